@@ -1,0 +1,3 @@
+//! The `periplus` program.
+
+fn main() {}

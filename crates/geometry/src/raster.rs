@@ -1,0 +1,41 @@
+//! A picture's worth of values.
+
+/// A row-major grid of values, one a pixel.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Raster<T> {
+    width: usize,
+    height: usize,
+    values: Vec<T>,
+}
+
+impl<T> Raster<T> {
+    /// Wraps `values`, row by row; `None` unless there are `width * height` of them.
+    pub fn new(width: usize, height: usize, values: Vec<T>) -> Option<Self> {
+        (width.checked_mul(height) == Some(values.len())).then_some(Self { width, height, values })
+    }
+
+    /// Columns.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Rows.
+    pub fn height(&self) -> usize {
+        self.height
+    }
+
+    /// All values, row by row.
+    pub fn values(&self) -> &[T] {
+        &self.values
+    }
+
+    /// The value at column `x`, row `y`; `None` outside.
+    pub fn get(&self, x: usize, y: usize) -> Option<&T> {
+        (x < self.width && y < self.height).then(|| &self.values[y * self.width + x])
+    }
+
+    /// The values themselves.
+    pub fn into_values(self) -> Vec<T> {
+        self.values
+    }
+}
