@@ -1,15 +1,15 @@
 //! The camera of one frame: what the network says of it, and what follows.
 
-use nalgebra::{Isometry3, Matrix3, Vector3};
+use nalgebra::{Isometry3, Matrix3, Quaternion, Translation3, UnitQuaternion, Vector3};
 
 use crate::Viewport;
 
 /// The network's nine numbers: translation of the camera in the world, quaternion x y z w of its rotation
-/// (camera to world, not of unit length), vertical and horizontal field of view in radians.
+/// (camera to world, of any length), vertical and horizontal field of view in radians.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PoseEncoding(pub [f32; 9]);
 
-/// A pinhole camera, in pixels.
+/// A pinhole camera without distortion, in pixels; pixel centres are whole numbers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Intrinsics {
     /// Focal length along x.
@@ -23,16 +23,73 @@ pub struct Intrinsics {
 }
 
 impl PoseEncoding {
-    /// Camera to world. A quaternion of zero or not finite length gives the identity rotation (the network never
-    /// means it).
-    pub fn camera_to_world(&self) -> Isometry3<f64>;
-    /// fx = width / 2 / tan(fov_x / 2), cx = width / 2.
-    pub fn intrinsics(&self, width: u32, height: u32) -> Intrinsics;
+    /// Camera to world. A quaternion without a direction (of length zero, or not finite) gives the identity
+    /// rotation: the network never means one. A translation that is not finite is passed on as it is.
+    pub fn camera_to_world(&self) -> Isometry3<f64> {
+        let [x, y, z, qx, qy, qz, qw, ..] = self.0.map(f64::from);
+        // No f32 squared leaves the range of f64, so the length is exact enough and zero only for zero.
+        let rotation = UnitQuaternion::try_new(Quaternion::new(qw, qx, qy, qz), 0.0)
+            .filter(|rotation| rotation.coords.iter().all(|value| value.is_finite()));
+        Isometry3::from_parts(Translation3::new(x, y, z), rotation.unwrap_or_default())
+    }
+
+    /// The camera of a picture of `width` x `height` pixels: f = size / 2 / tan(field of view / 2), c = size / 2.
+    ///
+    /// A field of view of zero gives an infinite focal length.
+    pub fn intrinsics(&self, width: u32, height: u32) -> Intrinsics {
+        let [.., fov_y, fov_x] = self.0.map(f64::from);
+        let (cx, cy) = (f64::from(width) / 2.0, f64::from(height) / 2.0);
+        Intrinsics {
+            fx: cx / (fov_x / 2.0).tan(),
+            fy: cy / (fov_y / 2.0).tan(),
+            cx,
+            cy,
+        }
+    }
 }
 
 impl Intrinsics {
-    pub fn matrix(&self) -> Matrix3<f64>;
+    /// The matrix K that takes camera coordinates to homogeneous pixels.
+    #[rustfmt::skip]
+    pub fn matrix(&self) -> Matrix3<f64> {
+        Matrix3::new(
+            self.fx, 0.0, self.cx,
+            0.0, self.fy, self.cy,
+            0.0, 0.0, 1.0,
+        )
+    }
+
     /// The same camera in the pixels of the picture that came in.
-    pub fn in_original(&self, viewport: &Viewport) -> Intrinsics;
-    pub fn unproject(&self, u: f64, v: f64, depth: f64) -> Vector3<f64>;
+    ///
+    /// The inverse of the viewport's map: c = (c - offset) / scale, f = f / scale. A principal point at half the
+    /// network's picture (where the network puts it, see [`PoseEncoding::intrinsics`]) so lands at half the
+    /// original when the crop or padding is central.
+    #[must_use]
+    pub fn in_original(&self, viewport: &Viewport) -> Intrinsics {
+        let ([scale_x, scale_y], [offset_x, offset_y]) = (viewport.scale, viewport.offset);
+        Intrinsics {
+            fx: self.fx / scale_x,
+            fy: self.fy / scale_y,
+            cx: (self.cx - offset_x) / scale_x,
+            cy: (self.cy - offset_y) / scale_y,
+        }
+    }
+
+    /// The point, in camera coordinates, seen at pixel (`u`, `v`) at `depth` along z.
+    pub fn unproject(&self, u: f64, v: f64, depth: f64) -> Vector3<f64> {
+        Vector3::new(
+            (u - self.cx) / self.fx * depth,
+            (v - self.cy) / self.fy * depth,
+            depth,
+        )
+    }
+
+    /// The pixel at which `point`, in camera coordinates, is seen. Means nothing unless the point lies in front of
+    /// the camera (z > 0).
+    pub fn project(&self, point: &Vector3<f64>) -> [f64; 2] {
+        [
+            point.x / point.z * self.fx + self.cx,
+            point.y / point.z * self.fy + self.cy,
+        ]
+    }
 }

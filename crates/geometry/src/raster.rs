@@ -11,7 +11,11 @@ pub struct Raster<T> {
 impl<T> Raster<T> {
     /// Wraps `values`, row by row; `None` unless there are `width * height` of them.
     pub fn new(width: usize, height: usize, values: Vec<T>) -> Option<Self> {
-        (width.checked_mul(height) == Some(values.len())).then_some(Self { width, height, values })
+        (width.checked_mul(height) == Some(values.len())).then_some(Self {
+            width,
+            height,
+            values,
+        })
     }
 
     /// Columns.
@@ -37,5 +41,19 @@ impl<T> Raster<T> {
     /// The values themselves.
     pub fn into_values(self) -> Vec<T> {
         self.values
+    }
+
+    /// A raster of the same size, `f(column, row, value)` at every pixel.
+    pub fn map_pixels<U>(&self, mut f: impl FnMut(usize, usize, &T) -> U) -> Raster<U> {
+        let mut values = Vec::with_capacity(self.values.len());
+        for y in 0..self.height {
+            let row = &self.values[y * self.width..(y + 1) * self.width];
+            values.extend(row.iter().enumerate().map(|(x, value)| f(x, y, value)));
+        }
+        Raster {
+            width: self.width,
+            height: self.height,
+            values,
+        }
     }
 }
