@@ -1,0 +1,270 @@
+//! Which page holds what: plain numbers, no tensors.
+//!
+//! [`Pages`] is the committed state, and an open pass is a [`Plan`] beside it: the change that a commit would make.
+//! Planning reads the state and a commit applies the plan, so that a rollback, or a failure in between, has nothing
+//! to undo.
+
+use std::collections::VecDeque;
+
+use periplus_kernels::pages::{PageTable, Rows};
+
+use crate::{Error, Result};
+
+/// What stays visible of a frame that left the window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Retention {
+    /// All its special tokens.
+    #[default]
+    All,
+    /// Its first special token, the camera's.
+    Camera,
+    /// Nothing.
+    None,
+}
+
+/// What a cache keeps of the frames that went through it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheConfig {
+    /// Frames that a keyframe sees in full, itself included and pinned scale frames not; at least 1.
+    pub window: usize,
+    /// What stays visible of a frame that left the window.
+    pub retention: Retention,
+    /// Whether scale frames stay visible in full for the whole clip. Otherwise they pass through the window as any
+    /// other frame.
+    pub pin_scale_frames: bool,
+    /// Special tokens of a frame; they are its first rows.
+    pub special_tokens: usize,
+}
+
+impl CacheConfig {
+    fn retained_rows(&self) -> usize {
+        match self.retention {
+            Retention::All => self.special_tokens,
+            Retention::Camera => self.special_tokens.min(1),
+            Retention::None => 0,
+        }
+    }
+}
+
+/// Frames that go through the network together, and what becomes of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pass {
+    /// So many scale frames, which start a clip and see each other in full.
+    Scale(usize),
+    /// A frame that stays: the window moves with it, before it looks.
+    Keyframe,
+    /// A frame of which it is decided later whether it stays: the window moves at its commit, if ever.
+    Candidate,
+}
+
+/// Rows to copy from a frame page to a special page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Retained {
+    /// Where they are in the pool of frame pages.
+    pub(crate) source: Rows,
+    /// Where they go in the pool of special pages.
+    pub(crate) target: Rows,
+    /// Number of rows.
+    pub(crate) count: usize,
+}
+
+/// An open pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) pass: Pass,
+    pub(crate) page_size: usize,
+    /// The page of each frame of the pass.
+    pub(crate) pages: Vec<u32>,
+    /// What the frames of the pass see.
+    pub(crate) table: PageTable,
+    /// What is retained of the frames that leave.
+    pub(crate) retained: Vec<Retained>,
+    /// Frames that leave: the oldest of the window, with those of this pass at its end.
+    leaving: usize,
+    /// Special rows after the commit.
+    special_rows: usize,
+    /// Frame pages ever used in this clip, after the commit.
+    ever_used: usize,
+}
+
+impl Plan {
+    /// Pages that the pool of frame pages must have.
+    pub(crate) fn frame_pages(&self) -> usize {
+        self.ever_used
+    }
+
+    /// Pages that the pool of special pages must have, also for what leaves at the commit.
+    pub(crate) fn special_pages(&self) -> usize {
+        self.special_rows.div_ceil(self.page_size)
+    }
+
+    /// Whether the retained rows are part of what this pass sees, so that they must be copied before it looks.
+    pub(crate) fn retains_first(&self) -> bool {
+        self.pass == Pass::Keyframe
+    }
+}
+
+/// The committed state of a clip.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Pages {
+    config: CacheConfig,
+    /// Rows of a page; 0 before the first clip.
+    page_size: usize,
+    /// Frames of the scale pass.
+    scale_frames: usize,
+    /// Frames cached in this clip, those that left included.
+    frames: usize,
+    /// Pages of the scale frames, if they are pinned.
+    pinned: Vec<u32>,
+    /// Pages of the other frames, oldest first.
+    window: VecDeque<u32>,
+    /// Recycled pages.
+    free: Vec<u32>,
+    /// Pages `0..ever_used` are each in one of the three lists above; those beyond were never used in this clip.
+    ever_used: usize,
+    /// Rows in the special pages.
+    special_rows: usize,
+}
+
+impl Pages {
+    pub(crate) fn new(config: CacheConfig) -> Result<Self> {
+        if config.window == 0 {
+            return Err(Error::Zero { what: "window" });
+        }
+        Ok(Self {
+            config,
+            page_size: 0,
+            scale_frames: 0,
+            frames: 0,
+            pinned: Vec::new(),
+            window: VecDeque::new(),
+            free: Vec::new(),
+            ever_used: 0,
+            special_rows: 0,
+        })
+    }
+
+    pub(crate) fn frames(&self) -> usize {
+        self.frames
+    }
+
+    pub(crate) fn special_rows(&self) -> usize {
+        self.special_rows
+    }
+
+    pub(crate) fn frame_pages_in_use(&self) -> usize {
+        self.pinned.len() + self.window.len()
+    }
+
+    pub(crate) fn special_pages_in_use(&self) -> usize {
+        if self.special_rows == 0 { 0 } else { self.special_rows.div_ceil(self.page_size) }
+    }
+
+    /// The most frame pages that this clip, or the one that `pass` starts, can ever use at once.
+    pub(crate) fn most_frame_pages(&self, pass: Pass) -> usize {
+        let scale_frames = if let Pass::Scale(count) = pass { count } else { self.scale_frames };
+        // A frame that leaves keeps its page until the frame that pushed it out is committed.
+        let moving = self.config.window.saturating_add(1);
+        if self.config.pin_scale_frames { moving.saturating_add(scale_frames) } else { moving.max(scale_frames) }
+    }
+
+    /// Plans a pass of frames of `page_size` tokens; nothing changes yet.
+    pub(crate) fn plan(&self, pass: Pass, page_size: usize) -> Result<Plan> {
+        let count = self.check(pass, page_size)?;
+        let too_large = |pages| Error::OutOfMemory { pages, rows: page_size, pools: 1 };
+
+        let recycled = count.min(self.free.len());
+        let ever_used = self.ever_used.saturating_add(count - recycled);
+        // Page numbers are u32, as the kernels read them.
+        let end = u32::try_from(ever_used).map_err(|_| too_large(ever_used))?;
+        let fresh = self.ever_used as u32..end;
+        let mut pages = Vec::new();
+        pages.try_reserve_exact(count).map_err(|_| too_large(ever_used))?;
+        pages.extend(self.free.iter().rev().take(recycled).copied().chain(fresh));
+
+        let joins_window = if self.pins(pass) { &[] } else { pages.as_slice() };
+        let leaving = (self.window.len() + joins_window.len()).saturating_sub(self.config.window);
+        let mut retained = Vec::new();
+        let mut special_rows = self.special_rows;
+        for &page in self.window.iter().chain(joins_window).take(leaving) {
+            self.retain(page, page_size, &mut special_rows, &mut retained).ok_or_else(|| too_large(usize::MAX))?;
+        }
+
+        let (left, seen_special_rows) = match pass {
+            Pass::Keyframe => (leaving, special_rows),
+            Pass::Scale(_) | Pass::Candidate => (0, self.special_rows),
+        };
+        let frames = self.pinned.iter().chain(self.window.iter().skip(left)).chain(&pages).copied().collect();
+        let special = 0..seen_special_rows.div_ceil(page_size) as u32;
+        // Frame pages are always full.
+        let last_rows = if special.is_empty() { page_size } else { (seen_special_rows - 1) % page_size + 1 };
+        let table = PageTable { frames, special: special.collect(), last_rows };
+        Ok(Plan { pass, page_size, pages, table, retained, leaving, special_rows, ever_used })
+    }
+
+    /// Applies a plan made from this very state.
+    pub(crate) fn commit(&mut self, plan: Plan) {
+        if let Pass::Scale(count) = plan.pass {
+            self.scale_frames = count;
+        }
+        self.page_size = plan.page_size;
+        self.frames += plan.pages.len();
+        self.free.truncate(self.free.len().saturating_sub(plan.pages.len()));
+        self.ever_used = plan.ever_used;
+        if self.pins(plan.pass) {
+            self.pinned = plan.pages;
+        } else {
+            self.window.extend(plan.pages);
+        }
+        self.free.extend(self.window.drain(..plan.leaving));
+        self.special_rows = plan.special_rows;
+    }
+
+    /// Forgets the clip.
+    pub(crate) fn reset(&mut self) {
+        self.frames = 0;
+        self.scale_frames = 0;
+        self.pinned.clear();
+        self.window.clear();
+        self.free.clear();
+        self.ever_used = 0;
+        self.special_rows = 0;
+    }
+
+    /// The number of frames of a pass that may begin now.
+    fn check(&self, pass: Pass, page_size: usize) -> Result<usize> {
+        let special_tokens = self.config.special_tokens;
+        match pass {
+            Pass::Scale(_) if self.frames > 0 => Err(Error::ScalePassNotFirst { frames: self.frames }),
+            Pass::Scale(0) => Err(Error::Zero { what: "number of scale frames" }),
+            Pass::Scale(_) if page_size == 0 => Err(Error::Zero { what: "page size" }),
+            Pass::Scale(_) if page_size < special_tokens => {
+                Err(Error::NoRoomForSpecialTokens { page_size, special_tokens })
+            }
+            Pass::Scale(count) => Ok(count),
+            Pass::Keyframe | Pass::Candidate if self.frames == 0 => Err(Error::ScalePassMissing),
+            Pass::Keyframe | Pass::Candidate if page_size != self.page_size => {
+                Err(Error::PageSize { expected: self.page_size, got: page_size })
+            }
+            Pass::Keyframe | Pass::Candidate => Ok(1),
+        }
+    }
+
+    fn pins(&self, pass: Pass) -> bool {
+        self.config.pin_scale_frames && matches!(pass, Pass::Scale(_))
+    }
+
+    /// Appends the copies that retain the rows of `page`: two of them where the rows straddle special pages.
+    /// `None` when the special pages cannot be numbered any more.
+    fn retain(&self, page: u32, page_size: usize, end: &mut usize, copies: &mut Vec<Retained>) -> Option<()> {
+        let mut row = 0;
+        while row < self.config.retained_rows() {
+            let target = Rows { page: u32::try_from(*end / page_size).ok()?, row: (*end % page_size) as u32 };
+            let count = (self.config.retained_rows() - row).min(page_size - *end % page_size);
+            copies.push(Retained { source: Rows { page, row: row as u32 }, target, count });
+            row += count;
+            *end = end.checked_add(count)?;
+        }
+        Some(())
+    }
+}

@@ -1,0 +1,100 @@
+//! What can go wrong.
+
+use candle_core::DType;
+
+/// Why an operation on the cache failed. The operation then changed nothing that can be seen.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A size that must be positive is 0.
+    #[error("the {what} of the cache must be at least 1, not 0")]
+    Zero {
+        /// Which size.
+        what: &'static str,
+    },
+    /// Pools hold float32, bfloat16 or float16.
+    #[error("the cache cannot store {dtype:?}; use f32, bf16 or f16")]
+    UnsupportedDType {
+        /// The dtype asked for.
+        dtype: DType,
+    },
+    /// The scale pass starts a clip, but the cache is not empty.
+    #[error("the scale pass cannot begin because {frames} frames are cached; reset the cache first")]
+    ScalePassNotFirst {
+        /// Frames cached.
+        frames: usize,
+    },
+    /// The cache is empty, and the pass begun is not the scale pass.
+    #[error("no frame is cached yet; begin the clip with its scale pass")]
+    ScalePassMissing,
+    /// A pass is open already.
+    #[error("frames are still open in the cache; commit them or roll them back first")]
+    AlreadyOpen,
+    /// No pass is open.
+    #[error("no frames are open in the cache; begin them first")]
+    NotOpen,
+    /// The frame has another number of tokens than those of the clip.
+    #[error(
+        "a frame of {got} tokens cannot join frames of {expected} tokens; reset the cache before a clip of another size"
+    )]
+    PageSize {
+        /// Tokens of a frame of this clip.
+        expected: usize,
+        /// Tokens of the frame begun.
+        got: usize,
+    },
+    /// The frame has fewer tokens than a frame has special tokens.
+    #[error("a frame of {page_size} tokens has no room for {special_tokens} special tokens")]
+    NoRoomForSpecialTokens {
+        /// Tokens of the frame.
+        page_size: usize,
+        /// Special tokens of a frame.
+        special_tokens: usize,
+    },
+    /// There is no such layer.
+    #[error("the cache has {layers} layers and none with number {layer}")]
+    NoSuchLayer {
+        /// The layer asked for, from 0.
+        layer: usize,
+        /// Layers of the cache.
+        layers: usize,
+    },
+    /// The layer was written before in this pass.
+    #[error("layer {layer} of the open frames is already written; write each layer once")]
+    WrittenTwice {
+        /// The layer, from 0.
+        layer: usize,
+    },
+    /// The layer was not written in this pass.
+    #[error("layer {layer} of the open frames is not written; write every layer before the commit")]
+    NotWritten {
+        /// The layer, from 0.
+        layer: usize,
+    },
+    /// The queries, keys and values have a wrong shape.
+    #[error("queries, keys and values have shape {got:?} where the cache needs {expected:?}")]
+    Shape {
+        /// `[tokens, 3, heads, head_dim]`.
+        expected: Vec<usize>,
+        /// The shape given.
+        got: Vec<usize>,
+    },
+    /// The pools cannot grow to the size needed.
+    #[error(
+        "there is no memory for {pages} pages of {rows} rows in {pools} pools; use smaller pictures or a smaller window"
+    )]
+    OutOfMemory {
+        /// Pages of each pool.
+        pages: usize,
+        /// Rows of each page.
+        rows: usize,
+        /// Pools that grow together, one a layer.
+        pools: usize,
+    },
+    /// The tensor library or the device failed.
+    #[error("the cache could not move keys and values: {0}")]
+    Tensor(#[from] candle_core::Error),
+}
+
+/// A result with the [`Error`] of this crate.
+pub type Result<T> = std::result::Result<T, Error>;

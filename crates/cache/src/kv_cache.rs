@@ -1,0 +1,256 @@
+//! The pools of all layers over one set of books.
+
+use candle_core::{DType, Device, Tensor};
+use periplus_kernels::pages::{PageTable, Pools, append, copy_rows};
+
+use crate::bookkeeping::{Pages, Plan};
+use crate::pool::{Storage, doubled};
+use crate::{CacheConfig, Error, Pass, Result};
+
+/// Keys and values of one stream, all layers.
+///
+/// ```text
+/// begin(pass)    write(layer) -> pools(layer), table() for every layer    commit() or rollback()
+/// ```
+///
+/// It is deliberately not `Clone`: pools are written in place, and two caches over the same pools would overwrite
+/// each other.
+#[derive(Debug)]
+pub struct KvCache {
+    storage: Storage,
+    pages: Pages,
+    layers: Vec<Layer>,
+    open: Option<Plan>,
+}
+
+#[derive(Debug, Default)]
+struct Layer {
+    frames: Option<Tensor>,
+    special: Option<Tensor>,
+    written: bool,
+}
+
+/// How full a [`KvCache`] is. Frames that are open do not count before their commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Frames cached since the clip began, those that left the window included.
+    pub frames: usize,
+    /// Frame pages in use, each holding one frame.
+    pub frame_pages_in_use: usize,
+    /// Frame pages allocated and not in use.
+    pub frame_pages_free: usize,
+    /// Rows retained of frames that left the window.
+    pub special_rows: usize,
+    /// Special pages that hold these rows.
+    pub special_pages_in_use: usize,
+    /// Special pages allocated and not in use.
+    pub special_pages_free: usize,
+    /// Bytes allocated for all layers and both pools.
+    pub bytes: usize,
+}
+
+impl KvCache {
+    /// An empty cache for `layers` layers; memory is allocated when frames come.
+    ///
+    /// # Errors
+    ///
+    /// When the window, `layers`, `heads` or `head_dim` is 0, or `dtype` is not float32, bfloat16 or float16.
+    pub fn new(
+        config: CacheConfig,
+        layers: usize,
+        heads: usize,
+        head_dim: usize,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Self> {
+        if layers == 0 {
+            return Err(Error::Zero { what: "number of layers" });
+        }
+        let storage = Storage::new(heads, head_dim, dtype, device)?;
+        let pages = Pages::new(config)?;
+        let layers = std::iter::repeat_with(Layer::default).take(layers).collect();
+        Ok(Self { storage, pages, layers, open: None })
+    }
+
+    /// Frames cached since the clip began, which is the time index of the next one. An open frame does not count.
+    pub fn frames(&self) -> usize {
+        self.pages.frames()
+    }
+
+    /// Begins a pass of frames of `page_size` tokens each, and makes room for it.
+    ///
+    /// # Errors
+    ///
+    /// When a pass is open; when the scale pass is not the first of the clip, or another one is; when `page_size`
+    /// differs from that of the clip or has no room for the special tokens; when memory is short. The clip is then as
+    /// before, though pools kept from a clip of another size may be gone.
+    pub fn begin(&mut self, pass: Pass, page_size: usize) -> Result<()> {
+        if self.open.is_some() {
+            return Err(Error::AlreadyOpen);
+        }
+        let plan = self.pages.plan(pass, page_size)?;
+        self.make_room(&plan)?;
+        for layer in &mut self.layers {
+            layer.written = false;
+        }
+        self.open = Some(plan);
+        Ok(())
+    }
+
+    /// Writes the keys and values of `qkv` `[frames * page_size, 3, heads, head_dim]`, already normed and turned, of
+    /// the open frames to the pools of `layer`, and retains what they push out.
+    ///
+    /// # Errors
+    ///
+    /// When no pass is open, there is no such layer, it is written already, or the shape is wrong. The layer then
+    /// still is to be written.
+    pub fn write(&mut self, layer: usize, qkv: &Tensor) -> Result<()> {
+        let plan = self.open.as_ref().ok_or(Error::NotOpen)?;
+        let layers = self.layers.len();
+        let pools = self.layers.get_mut(layer).ok_or(Error::NoSuchLayer { layer, layers })?;
+        if pools.written {
+            return Err(Error::WrittenTwice { layer });
+        }
+        // No overflow: the pools hold more elements than that.
+        self.storage.check_rows(qkv, plan.pages.len() * plan.page_size)?;
+        if plan.retains_first() {
+            pools.retain(plan)?;
+        }
+        let frames = pools.frames.as_ref().ok_or(Error::NotOpen)?;
+        for (frame, &page) in plan.pages.iter().enumerate() {
+            append(frames, page as usize, 0, &qkv.narrow(0, frame * plan.page_size, plan.page_size)?)?;
+        }
+        pools.written = true;
+        Ok(())
+    }
+
+    /// The pools of a layer. They are written in place, so they show what later passes write, too.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such layer, or no pass was begun yet.
+    pub fn pools(&self, layer: usize) -> Result<Pools<'_>> {
+        let layers = self.layers.len();
+        let pools = self.layers.get(layer).ok_or(Error::NoSuchLayer { layer, layers })?;
+        let frames = pools.frames.as_ref().ok_or(Error::NotOpen)?;
+        // Before anything is retained, no table names a special page; any pool of the right shape will do.
+        Ok(Pools { frames, special: pools.special.as_ref().unwrap_or(frames) })
+    }
+
+    /// The pages that the open frames see, in all layers: scale pages, window pages, special pages.
+    ///
+    /// # Errors
+    ///
+    /// When no pass is open.
+    pub fn table(&self) -> Result<&PageTable> {
+        self.open.as_ref().map(|plan| &plan.table).ok_or(Error::NotOpen)
+    }
+
+    /// Keeps the open frames; what leaves the window leaves.
+    ///
+    /// # Errors
+    ///
+    /// When no pass is open or a layer is not written. The pass then stays open.
+    pub fn commit(&mut self) -> Result<()> {
+        let plan = self.open.as_ref().ok_or(Error::NotOpen)?;
+        if let Some(layer) = self.layers.iter().position(|layer| !layer.written) {
+            return Err(Error::NotWritten { layer });
+        }
+        if !plan.retains_first() {
+            for layer in &self.layers {
+                layer.retain(plan)?;
+            }
+        }
+        if let Some(plan) = self.open.take() {
+            self.pages.commit(plan);
+        }
+        Ok(())
+    }
+
+    /// Drops the open frames, of which no trace remains.
+    ///
+    /// # Errors
+    ///
+    /// When no pass is open.
+    pub fn rollback(&mut self) -> Result<()> {
+        self.open.take().map(drop).ok_or(Error::NotOpen)
+    }
+
+    /// Forgets the clip, open frames included, and keeps the memory for a clip of the same size.
+    pub fn reset(&mut self) {
+        self.open = None;
+        self.pages.reset();
+    }
+
+    /// How full the cache is.
+    pub fn stats(&self) -> CacheStats {
+        let frame_pages_in_use = self.pages.frame_pages_in_use();
+        let special_pages_in_use = self.pages.special_pages_in_use();
+        CacheStats {
+            frames: self.pages.frames(),
+            frame_pages_in_use,
+            frame_pages_free: self.capacity(|layer| &layer.frames) - frame_pages_in_use,
+            special_rows: self.pages.special_rows(),
+            special_pages_in_use,
+            special_pages_free: self.capacity(|layer| &layer.special) - special_pages_in_use,
+            bytes: self.layers.iter().map(Layer::bytes).sum(),
+        }
+    }
+
+    /// Pages that a pool has in every layer: in the last one, as they grow in order.
+    fn capacity(&self, pool: impl Fn(&Layer) -> &Option<Tensor>) -> usize {
+        self.layers.last().and_then(|layer| pool(layer).as_ref()).map_or(0, |pool| pool.dims()[0])
+    }
+
+    fn make_room(&mut self, plan: &Plan) -> Result<()> {
+        let rows = plan.page_size;
+        let other_size = |layer: &Layer| layer.frames.as_ref().is_some_and(|pool| pool.dims()[2] != rows);
+        let replaced = self.layers.iter().any(other_size);
+        let capacity = |pages| if replaced { 0 } else { pages };
+
+        let frame_pages = capacity(self.capacity(|layer| &layer.frames));
+        let special_pages = capacity(self.capacity(|layer| &layer.special));
+        let more_frames = (plan.frame_pages() > frame_pages)
+            .then(|| doubled(frame_pages, plan.frame_pages(), self.pages.most_frame_pages(plan.pass)));
+        let more_special =
+            (plan.special_pages() > special_pages).then(|| doubled(special_pages, plan.special_pages(), usize::MAX));
+
+        for pages in [more_frames, more_special].into_iter().flatten() {
+            self.storage.check_memory(pages, rows, self.layers.len())?;
+        }
+        if replaced {
+            // A clip of another size. The old pools go first, so that memory need not hold both.
+            self.layers.iter_mut().for_each(|layer| (layer.frames, layer.special) = (None, None));
+        }
+        // One layer at a time, so that memory holds old and new of one layer only.
+        for layer in &mut self.layers {
+            if let Some(pages) = more_frames {
+                self.storage.grow(&mut layer.frames, pages, rows)?;
+            }
+            if let Some(pages) = more_special {
+                self.storage.grow(&mut layer.special, pages, rows)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Layer {
+    /// Copies what is retained of the frames that leave.
+    fn retain(&self, plan: &Plan) -> Result<()> {
+        if let (Some(frames), Some(special)) = (&self.frames, &self.special) {
+            for copy in &plan.retained {
+                copy_rows(frames, copy.source, special, copy.target, copy.count)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn bytes(&self) -> usize {
+        [&self.frames, &self.special]
+            .into_iter()
+            .flatten()
+            .map(|pool| pool.elem_count() * pool.dtype().size_in_bytes())
+            .sum()
+    }
+}

@@ -1,0 +1,72 @@
+//! Pools of pages as tensors: their shape, and how they grow.
+
+use candle_core::{DType, Device, Tensor};
+
+use crate::{Error, Result};
+
+/// What all pools of a cache have in common: the rows they are made of, and where they live.
+#[derive(Debug, Clone)]
+pub(crate) struct Storage {
+    heads: usize,
+    head_dim: usize,
+    dtype: DType,
+    device: Device,
+}
+
+impl Storage {
+    pub(crate) fn new(heads: usize, head_dim: usize, dtype: DType, device: &Device) -> Result<Self> {
+        for (size, what) in [(heads, "number of heads"), (head_dim, "head width")] {
+            if size == 0 {
+                return Err(Error::Zero { what });
+            }
+        }
+        if !matches!(dtype, DType::F32 | DType::BF16 | DType::F16) {
+            return Err(Error::UnsupportedDType { dtype });
+        }
+        Ok(Self { heads, head_dim, dtype, device: device.clone() })
+    }
+
+    /// Checks that queries, keys and values of `tokens` tokens have the shape `[tokens, 3, heads, head_dim]`.
+    pub(crate) fn check_rows(&self, qkv: &Tensor, tokens: usize) -> Result<()> {
+        let expected = [tokens, 3, self.heads, self.head_dim];
+        if qkv.dims() == expected {
+            Ok(())
+        } else {
+            Err(Error::Shape { expected: expected.to_vec(), got: qkv.dims().to_vec() })
+        }
+    }
+
+    /// Checks that there is memory for so many pools more.
+    ///
+    /// An allocation that the system refuses ends the program where candle makes it, so it is tried here first, where
+    /// it can be an error. On other devices candle reports it.
+    pub(crate) fn check_memory(&self, pages: usize, rows: usize, pools: usize) -> Result<()> {
+        let sizes = [pages, rows, pools, self.heads, self.head_dim, self.dtype.size_in_bytes()];
+        let refused = || Error::OutOfMemory { pages, rows, pools };
+        let bytes = sizes.into_iter().try_fold(2, usize::checked_mul).ok_or_else(refused)?;
+        if self.device.is_cpu() {
+            Vec::<u8>::new().try_reserve_exact(bytes).map_err(|_| refused())?;
+        }
+        Ok(())
+    }
+
+    /// Makes `pool` a pool of `pages` pages of `rows` rows, of which none may be fewer than it has; what it holds
+    /// stays.
+    pub(crate) fn grow(&self, pool: &mut Option<Tensor>, pages: usize, rows: usize) -> Result<()> {
+        let grown = Tensor::zeros((pages, 2, rows, self.heads, self.head_dim), self.dtype, &self.device)?;
+        if let Some(old) = pool {
+            // Page by page: candle's copy counts elements in 32 bits on CUDA.
+            for page in 0..old.dim(0)? {
+                grown.narrow(0, page, 1)?.slice_set(&old.narrow(0, page, 1)?, 2, 0)?;
+            }
+        }
+        *pool = Some(grown);
+        Ok(())
+    }
+}
+
+/// The size to grow to when `needed` are needed and `capacity` are there: twice as many, so that growing costs O(1)
+/// amortised, but not above `most`.
+pub(crate) fn doubled(capacity: usize, needed: usize, most: usize) -> usize {
+    capacity.saturating_mul(2).min(most).max(needed)
+}
