@@ -1,1 +1,21 @@
-//! .
+//! Where frames come from and how they become what the network sees.
+//!
+//! A [`Source`] yields [`Frame`]s in order; [`FolderSource`] is one over a folder of pictures. What lies between a
+//! picture file and a frame is two steps, open to other sources too: [`decode`] (file contents to upright RGB) and
+//! [`Preprocess`] (any RGB picture to the size that the network takes).
+
+mod decode;
+mod error;
+mod folder;
+mod order;
+mod preprocess;
+mod read_ahead;
+mod resample;
+mod source;
+
+pub use decode::{MAX_PICTURE_BYTES, decode};
+pub use error::{FolderError, FrameCause, FrameError, ImageSizeError, PictureError};
+pub use folder::{FolderOptions, FolderSource, OnBadFrame};
+pub use order::natural_order;
+pub use preprocess::{Preprocess, Resize};
+pub use source::{Frame, Source};

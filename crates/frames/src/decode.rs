@@ -1,0 +1,164 @@
+//! From the contents of a picture file to upright 8-bit RGB.
+
+use std::io::Cursor;
+
+use image::metadata::Orientation;
+use image::{ColorType, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits};
+use periplus_geometry::Raster;
+
+use crate::PictureError;
+
+/// The most that a decoded picture may take: 178 956 970 pixels of 8-bit RGB, which is where Pillow, too, takes a
+/// picture for an attack. It bounds the memory of each thread that decodes.
+pub const MAX_PICTURE_BYTES: u64 = 512 << 20;
+
+/// The picture in the contents of a JPEG, PNG, WebP, BMP or TIFF file (told by the contents, not by a name), turned
+/// upright by its EXIF orientation, as Pillow's `convert("RGB")` gives it:
+///
+/// - RGBA is blended onto white; gray with alpha and a transparent colour of a palette lose their transparency;
+/// - of 16 bits the high 8 are taken. (For gray, Pillow would clip at 255, which leaves white pictures);
+/// - colour profiles are ignored, the first picture of an animation is taken.
+///
+/// # Errors
+/// If the contents are no whole picture of a kind that is read here, or the picture is over [`MAX_PICTURE_BYTES`].
+pub fn decode(contents: &[u8]) -> Result<Raster<[u8; 3]>, PictureError> {
+    if contents.is_empty() {
+        return Err(PictureError::Empty);
+    }
+    let format = image::guess_format(contents).map_err(|_| PictureError::UnknownFormat)?;
+    if format == ImageFormat::Jpeg && !jpeg_is_whole(contents) {
+        return Err(PictureError::CutShort);
+    }
+    let mut reader = ImageReader::with_format(Cursor::new(contents), format);
+    let mut limits = Limits::default();
+    // What a decoder needs besides the picture itself (a second copy at most) is bounded too.
+    limits.max_alloc = Some(2 * MAX_PICTURE_BYTES);
+    reader.limits(limits);
+    let mut decoder = reader.into_decoder().map_err(picture_error)?;
+
+    let (width, height) = decoder.dimensions();
+    let color = decoder.color_type();
+    let pixels = u64::from(width) * u64::from(height);
+    let bytes = pixels.saturating_mul(u64::from(color.bytes_per_pixel().max(3)));
+    if bytes > MAX_PICTURE_BYTES {
+        return Err(PictureError::TooLarge { width, height, bytes });
+    }
+    // A damaged EXIF block is no reason to refuse the picture.
+    let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
+
+    let mut rgb;
+    if color == ColorType::Rgb8 {
+        rgb = vec![[0; 3]; pixels as usize];
+        decoder.read_image(rgb.as_flattened_mut()).map_err(picture_error)?;
+    } else {
+        let mut samples = vec![0; decoder.total_bytes() as usize];
+        decoder.read_image(&mut samples).map_err(picture_error)?;
+        rgb = to_rgb(samples, color, has_alpha_channel(contents, format))?;
+    }
+    Ok(upright(rgb, width as usize, height as usize, orientation))
+}
+
+fn picture_error(error: ImageError) -> PictureError {
+    match error {
+        ImageError::Unsupported(what) => PictureError::Unsupported(what.to_string()),
+        other => PictureError::Damaged(other),
+    }
+}
+
+/// Whether a JPEG goes on to its end-of-image marker. The decoder fills what is missing with gray.
+fn jpeg_is_whole(contents: &[u8]) -> bool {
+    let mut rest = contents.get(2..).unwrap_or_default();
+    while let Some(marker) = rest.iter().position(|&byte| byte == 0xFF) {
+        rest = &rest[marker + 1..];
+        match rest.first() {
+            Some(0xD9) => return true,
+            // Fill bytes, stuffed bytes and restart markers have no length behind them.
+            Some(0xFF) => {}
+            Some(0x00 | 0x01 | 0xD0..=0xD7) => rest = &rest[1..],
+            Some(_) => match rest.get(1..3) {
+                Some(&[high, low]) => {
+                    let length = usize::from(u16::from_be_bytes([high, low]));
+                    rest = rest.get(1 + length..).unwrap_or_default();
+                }
+                _ => return false,
+            },
+            None => return false,
+        }
+    }
+    false
+}
+
+/// Whether transparency comes as a channel of the file. In a PNG it may also come as a transparent colour, which
+/// Pillow ignores and the decoder makes a channel of; the colour type in the header (byte 25) tells.
+fn has_alpha_channel(contents: &[u8], format: ImageFormat) -> bool {
+    const GRAY_ALPHA: u8 = 4;
+    const RGBA: u8 = 6;
+    format != ImageFormat::Png || matches!(contents.get(25), Some(&(GRAY_ALPHA | RGBA)))
+}
+
+fn to_rgb(samples: Vec<u8>, color: ColorType, alpha_channel: bool) -> Result<Vec<[u8; 3]>, PictureError> {
+    let gray = |&value: &u8| [value; 3];
+    let wide = matches!(color, ColorType::L16 | ColorType::La16 | ColorType::Rgb16 | ColorType::Rgba16);
+    let samples = if wide { high_bytes(&samples) } else { samples };
+    Ok(match color {
+        ColorType::L8 | ColorType::L16 => samples.iter().map(gray).collect(),
+        // Pillow has no mode for 16-bit gray with alpha and opens it as RGBA, which is blended.
+        ColorType::La16 if alpha_channel => {
+            samples.as_chunks().0.iter().map(|&[value, alpha]| onto_white([value, value, value, alpha])).collect()
+        }
+        ColorType::La8 | ColorType::La16 => samples.as_chunks().0.iter().map(|[value, _]| gray(value)).collect(),
+        ColorType::Rgba8 | ColorType::Rgba16 if alpha_channel => {
+            samples.as_chunks().0.iter().map(|&pixel| onto_white(pixel)).collect()
+        }
+        ColorType::Rgba8 | ColorType::Rgba16 => {
+            samples.as_chunks().0.iter().map(|&[red, green, blue, _]| [red, green, blue]).collect()
+        }
+        ColorType::Rgb8 | ColorType::Rgb16 => samples.as_chunks().0.to_vec(),
+        other => {
+            return Err(PictureError::Unsupported(format!("its samples are {other:?}")));
+        }
+    })
+}
+
+/// The high bytes of 16-bit samples in the machine's order.
+fn high_bytes(samples: &[u8]) -> Vec<u8> {
+    samples.as_chunks().0.iter().map(|&sample| (u16::from_ne_bytes(sample) >> 8) as u8).collect()
+}
+
+/// A pixel of RGBA over white, rounded as Pillow's `alpha_composite` rounds over an opaque colour.
+fn onto_white([red, green, blue, alpha]: [u8; 4]) -> [u8; 3] {
+    let alpha = u32::from(alpha);
+    [red, green, blue].map(|value| divided_by_255(u32::from(value) * alpha + 255 * (255 - alpha)))
+}
+
+/// `value / 255`, rounded, for `value` up to 255 * 255, by shifts.
+fn divided_by_255(value: u32) -> u8 {
+    let value = value + 128;
+    ((value + (value >> 8)) >> 8) as u8
+}
+
+/// The picture turned and mirrored as its EXIF orientation asks.
+#[allow(clippy::expect_used)]
+fn upright(pixels: Vec<[u8; 3]>, width: usize, height: usize, orientation: Orientation) -> Raster<[u8; 3]> {
+    use Orientation as O;
+    let sideways = matches!(orientation, O::Rotate90 | O::Rotate270 | O::Rotate90FlipH | O::Rotate270FlipH);
+    let (to_width, to_height) = if sideways { (height, width) } else { (width, height) };
+    let pixels = if orientation == O::NoTransforms {
+        pixels
+    } else {
+        let (right, bottom) = (width - 1, height - 1);
+        let from = |x: usize, y: usize| match orientation {
+            O::NoTransforms => (x, y),
+            O::FlipHorizontal => (right - x, y),
+            O::Rotate180 => (right - x, bottom - y),
+            O::FlipVertical => (x, bottom - y),
+            O::Rotate90FlipH => (y, x),
+            O::Rotate90 => (y, bottom - x),
+            O::Rotate270FlipH => (right - y, bottom - x),
+            O::Rotate270 => (right - y, x),
+        };
+        let places = (0..to_height).flat_map(|y| (0..to_width).map(move |x| from(x, y)));
+        places.map(|(x, y)| pixels[y * width + x]).collect()
+    };
+    Raster::new(to_width, to_height, pixels).expect("turning keeps the number of pixels")
+}

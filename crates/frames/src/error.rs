@@ -1,0 +1,165 @@
+//! What can go wrong on the way from a file to a frame.
+
+use std::io;
+use std::path::PathBuf;
+
+/// An image size that the network cannot take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ImageSizeError {
+    /// Not made of whole patches, or zero.
+    #[error(
+        "image size {image_size} is not a multiple of the patch size {patch}: use {} or {}",
+        nearest(*image_size, *patch)[0],
+        nearest(*image_size, *patch)[1]
+    )]
+    NotWholePatches {
+        /// What was asked for, in pixels.
+        image_size: u32,
+        /// Pixels along the side of a patch.
+        patch: u32,
+    },
+    /// A square of this size would not fit the limit of a picture.
+    #[error("image size {image_size} is too large: use at most {limit}")]
+    TooLarge {
+        /// What was asked for, in pixels.
+        image_size: u32,
+        /// The largest that is allowed, in pixels.
+        limit: u32,
+    },
+    /// Patches without pixels.
+    #[error("the patch size is 0: use the network's own (14 for the published ones)")]
+    NoPatch,
+}
+
+/// The multiples of `patch` (not 0) about `size`, none of them 0.
+fn nearest(size: u32, patch: u32) -> [u32; 2] {
+    let below = (size / patch * patch).max(patch);
+    [below, below.saturating_add(patch)]
+}
+
+/// A picture that cannot become a frame.
+#[derive(Debug, thiserror::Error)]
+pub enum PictureError {
+    /// Nothing in it.
+    #[error("the file is empty")]
+    Empty,
+    /// Contents of no format that is known here.
+    #[error("the contents are no picture that can be read here (JPEG, PNG, WebP, BMP or TIFF)")]
+    UnknownFormat,
+    /// A known format in a variety that is not read.
+    #[error("this kind of picture is not supported, convert it to 8-bit PNG or JPEG: {0}")]
+    Unsupported(String),
+    /// The decoder gave up.
+    #[error("the picture cannot be decoded, the file is damaged or cut short: {0}")]
+    Damaged(#[source] image::ImageError),
+    /// A JPEG without its end, which decoders would fill with gray.
+    #[error("the picture is cut short: the JPEG ends before its end-of-image marker")]
+    CutShort,
+    /// More pixels than are decoded.
+    #[error(
+        "the picture is {width} x {height} pixels, {} MiB when decoded, over the limit of {} MiB: scale it down first",
+        .bytes >> 20,
+        crate::MAX_PICTURE_BYTES >> 20
+    )]
+    TooLarge {
+        /// Columns.
+        width: u32,
+        /// Rows.
+        height: u32,
+        /// Bytes it would take.
+        bytes: u64,
+    },
+    /// A file that is too large to be one frame.
+    #[error("the file is larger than the limit of {} MiB for a picture", crate::MAX_PICTURE_BYTES >> 20)]
+    FileTooLarge,
+    /// One side is less than half a patch at network resolution, so that nothing would be left of it.
+    #[error(
+        "the picture ({width} x {height} pixels) is too flat: resized to {image_size} pixels, its short side is less \
+         than half a patch of {patch} pixels"
+    )]
+    TooFlat {
+        /// Columns.
+        width: u32,
+        /// Rows.
+        height: u32,
+        /// Side of the picture that the network sees.
+        image_size: u32,
+        /// Pixels along the side of a patch.
+        patch: u32,
+    },
+}
+
+/// Why a frame is bad.
+#[derive(Debug, thiserror::Error)]
+pub enum FrameCause {
+    /// The file cannot be read.
+    #[error("the file cannot be read: {0}")]
+    Read(#[from] io::Error),
+    /// The file is read, but the picture is unusable.
+    #[error(transparent)]
+    Picture(#[from] PictureError),
+    /// Another size than the first frame's; upright (EXIF orientation applied), in pixels.
+    #[error(
+        "the picture is {} x {} pixels, the first frame was {} x {}: all frames of a clip must be of one size",
+        found[0], found[1], expected[0], expected[1]
+    )]
+    OtherSize {
+        /// Width and height of this frame.
+        found: [u32; 2],
+        /// Width and height of the first frame.
+        expected: [u32; 2],
+    },
+    /// The decoder panicked; its message.
+    #[error("the decoder failed unexpectedly ({0}): please report this file")]
+    Panicked(String),
+}
+
+/// A bad frame: which, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("{name}: {cause}")]
+pub struct FrameError {
+    /// The path of its file, or what else tells which frame it is.
+    pub name: String,
+    /// Why it is bad.
+    #[source]
+    pub cause: FrameCause,
+}
+
+/// A folder that is no clip.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    /// Nothing at that path.
+    #[error("there is no folder {}: check the path", .0.display())]
+    NotFound(PathBuf),
+    /// Something else at that path.
+    #[error("{} is not a folder: give the folder that holds the pictures", .0.display())]
+    NotAFolder(PathBuf),
+    /// The system would not list it.
+    #[error("the folder {} cannot be read, check its permissions: {source}", path.display())]
+    Unreadable {
+        /// The folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No file in it has the extension of a picture.
+    #[error(
+        "there are no pictures in the folder {}: files ending in {} are read, sub-folders are not",
+        .0.display(),
+        crate::folder::EXTENSIONS.join(", ")
+    )]
+    NoPictures(PathBuf),
+    /// `skip` is the number of pictures or more.
+    #[error("the folder {} has {pictures} pictures and the first {skip} were to be left out: skip fewer", path.display())]
+    AllSkipped {
+        /// The folder.
+        path: PathBuf,
+        /// Pictures in it.
+        pictures: usize,
+        /// Pictures to leave out.
+        skip: usize,
+    },
+    /// The system gave no thread to read ahead in.
+    #[error("no thread could be started to read pictures: {0}")]
+    Threads(#[source] io::Error),
+}

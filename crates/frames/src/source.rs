@@ -1,0 +1,34 @@
+//! A frame, and what yields frames.
+
+use std::sync::Arc;
+
+use periplus_geometry::{Raster, Viewport};
+
+use crate::FrameError;
+
+/// A frame as the network sees it.
+#[derive(Debug, Clone)]
+pub struct Frame {
+    /// Where it came from (the name of the picture file, say), if the source gives its frames names.
+    pub name: Option<Arc<str>>,
+    /// Seconds since the start of the clip, if the source knows.
+    pub timestamp: Option<f64>,
+    /// How `pixels` lie in the picture that came in.
+    pub viewport: Viewport,
+    /// 8-bit RGB at network resolution: width and height are multiples of the patch size, the same for all frames of a
+    /// source.
+    pub pixels: Arc<Raster<[u8; 3]>>,
+}
+
+/// Yields the frames of one clip in order, all of one size.
+///
+/// Whether a bad frame ends the clip or is left out is the source's own setting. After an `Err` the source is at its
+/// end: every further `next` is `None`.
+pub trait Source: Iterator<Item = Result<Frame, FrameError>> {
+    /// How many frames the whole clip has (those already yielded included), where that is known before its end.
+    /// Frames left out as bad are counted: it is what `yielded + skipped().len()` reaches.
+    fn len_hint(&self) -> Option<usize>;
+
+    /// The frames left out as bad so far, and why.
+    fn skipped(&self) -> &[FrameError];
+}
