@@ -1,1 +1,45 @@
-//! .
+//! Streaming 3D reconstruction: a video goes in frame by frame; camera pose, depth and confidence come out for each.
+//!
+//! ```no_run
+//! use periplus::frames::FolderSource;
+//! use periplus::{DType, Device, Engine, SessionConfig, Weights};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let weights = Weights::open("lingbot-map.safetensors".as_ref(), None)?;
+//! let engine = Engine::load(&weights, DType::F32, &Device::Cpu)?; // shared by all sessions
+//! let mut session = engine.session(SessionConfig::from(engine.config()))?;
+//! for frame in FolderSource::open("frames".as_ref(), &Default::default())? {
+//!     for output in session.push(frame?)? {
+//!         println!("{}: {}", output.index, output.camera_to_world);
+//!     }
+//! }
+//! for output in session.finish()? {
+//!     println!("{}: {}", output.index, output.camera_to_world);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Poses are camera-to-world, camera axes OpenCV's (x right, y down, z forward). The library never prints, exits or
+//! reads the environment.
+
+mod engine;
+mod error;
+mod keyframes;
+mod session;
+
+pub use candle_core::{DType, Device};
+pub use periplus_export as export;
+pub use periplus_frames as frames;
+pub use periplus_frames::Frame;
+pub use periplus_geometry as geometry;
+pub use periplus_geometry::{FrameOutput, Intrinsics, PoseEncoding, Raster, Viewport, WorldPoints};
+pub use periplus_model::checkpoint::Weights;
+pub use periplus_cache::Retention;
+pub use periplus_model::config::{Config, StreamSettings};
+pub use periplus_model::{checkpoint, config};
+
+pub use engine::Engine;
+pub use error::EngineError;
+pub use keyframes::{Keyframes, keyframe_interval};
+pub use session::{Session, SessionConfig, SessionStats};

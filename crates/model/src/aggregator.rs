@@ -1,0 +1,105 @@
+//! Pairs of blocks over all frames: one within each frame, one over the cache.
+
+use candle_core::{IndexOp, Tensor};
+use periplus_cache::KvCache;
+use periplus_kernels::attention::{paged_attention, self_attention};
+use periplus_kernels::rotary::Rotary;
+
+use crate::ModelError;
+use crate::block::Block;
+use crate::config::Config;
+use crate::layers::Loader;
+use crate::trace::Trace;
+
+/// The special tokens and the pairs of blocks.
+pub(crate) struct Aggregator {
+    /// Camera, register and scale token: two variants each, `[2, n, channels]`.
+    camera_token: Tensor,
+    register_token: Tensor,
+    scale_token: Tensor,
+    frame_blocks: Vec<Block>,
+    global_blocks: Vec<Block>,
+    taps: Vec<usize>,
+}
+
+/// Epsilon of the blocks' norms.
+const EPS: f32 = 1e-5;
+
+impl Aggregator {
+    pub(crate) fn load(at: &Loader, config: &Config) -> Result<Self, ModelError> {
+        let blocks = |name: &str| {
+            let at = at.pp(name);
+            (0..config.depth).map(|i| Block::load(&at.pp(i), config.num_heads, EPS, true)).collect::<Result<Vec<_>, _>>()
+        };
+        Ok(Self {
+            camera_token: at.small("camera_token")?.i(0)?,
+            register_token: at.small("register_token")?.i(0)?,
+            scale_token: at.small("scale_token")?.i(0)?,
+            frame_blocks: blocks("frame_blocks")?,
+            global_blocks: blocks("global_blocks")?,
+            taps: config.taps.clone(),
+        })
+    }
+
+    /// Puts the special tokens in front of patches `[frames, patches, channels]`.
+    ///
+    /// Camera and register tokens have a variant for the first frame of a stream, the scale token one for all scale
+    /// frames.
+    pub(crate) fn tokens(&self, patches: &Tensor, first_time: usize, scale_frames: usize) -> Result<Tensor, ModelError> {
+        let frames = (0..patches.dim(0)?)
+            .map(|i| {
+                let time = first_time + i;
+                let (opening, scale) = (usize::from(time >= 1), usize::from(time >= scale_frames));
+                let parts = [
+                    self.camera_token.i(opening)?,
+                    self.register_token.i(opening)?,
+                    self.scale_token.i(scale)?,
+                    patches.i(i)?,
+                ];
+                Tensor::cat(&parts, 0)
+            })
+            .collect::<candle_core::Result<Vec<_>>>()?;
+        Ok(Tensor::stack(&frames, 0)?)
+    }
+
+    /// Runs tokens x `[frames, tokens, channels]` through all pairs, in place, reading and writing the frames that
+    /// `cache` has open. Returns the taps: `[frames, tokens, 2 channels]` each, frame-block and global-block output side by
+    /// side.
+    pub(crate) fn forward(
+        &self,
+        x: &Tensor,
+        within_frame: &Rotary,
+        across_frames: &Rotary,
+        cache: &mut KvCache,
+        trace: &mut Trace,
+    ) -> Result<Vec<Tensor>, ModelError> {
+        let mut taps = Vec::with_capacity(self.taps.len());
+        for (i, (frame_block, global_block)) in self.frame_blocks.iter().zip(&self.global_blocks).enumerate() {
+            {
+                let _span = tracing::trace_span!("frame_block", i).entered();
+                for frame in 0..x.dim(0)? {
+                    let x = x.narrow(0, frame, 1)?;
+                    let attended = self_attention(&frame_block.rotated_qkv(&x, within_frame)?)?;
+                    frame_block.finish(&x, &attended)?;
+                }
+            }
+            trace.note(|| format!("frame_blocks.{i}"), x)?;
+            let within = if self.taps.contains(&i) { Some(x.copy()?) } else { None };
+            {
+                let _span = tracing::trace_span!("global_block", i).entered();
+                let qkv = global_block.rotated_qkv(x, across_frames)?;
+                cache.write(i, &qkv.flatten(0, 1)?)?;
+                let attended = {
+                    let _span = tracing::trace_span!("global_attention", i).entered();
+                    paged_attention(&qkv.flatten(0, 1)?, cache.pools(i)?, cache.table()?)?
+                };
+                global_block.finish(x, &attended.reshape(x.shape())?)?;
+            }
+            trace.note(|| format!("global_blocks.{i}"), x)?;
+            if let Some(within) = within {
+                taps.push(Tensor::cat(&[&within, x], 2)?);
+            }
+        }
+        Ok(taps)
+    }
+}

@@ -1,0 +1,126 @@
+//! From camera tokens to poses, in a few passes of refinement.
+
+use candle_core::{D, DType, Device, Tensor};
+use periplus_cache::GrowingRows;
+use periplus_kernels::attention::paged_attention;
+use periplus_kernels::linear::Activation;
+
+use crate::ModelError;
+use crate::block::Block;
+use crate::config::Config;
+use crate::layers::{LayerNorm, Linear, Loader};
+
+/// A small transformer over the camera tokens of all cached frames, run a few times, each time modulated by the pose
+/// so far (adaptive LayerNorm, as in DiT, Peebles & Xie 2023).
+pub(crate) struct CameraHead {
+    token_norm: LayerNorm,
+    adaptive_norm: LayerNorm,
+    empty_pose: Tensor,
+    embed_pose: Linear,
+    modulation: Linear,
+    trunk: Vec<Block>,
+    trunk_norm: LayerNorm,
+    branch: [Linear; 2],
+    heads: usize,
+    channels: usize,
+}
+
+/// Keys and values of the camera tokens of every cached frame, a store for each pass and block. Nothing is evicted.
+pub(crate) struct CameraCache(Vec<GrowingRows>);
+
+impl CameraCache {
+    /// The last frames' rows become part of the cache.
+    pub(crate) fn keep(&mut self) {
+        self.0.iter_mut().for_each(GrowingRows::keep);
+    }
+
+    /// The last frames leave no trace.
+    pub(crate) fn discard(&mut self) {
+        self.0.iter_mut().for_each(GrowingRows::discard);
+    }
+
+    /// Forgets the clip and keeps the memory.
+    pub(crate) fn reset(&mut self) {
+        self.0.iter_mut().for_each(GrowingRows::reset);
+    }
+
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.iter().map(GrowingRows::bytes).sum()
+    }
+}
+
+/// Numbers of a pose encoding.
+const POSE: usize = 9;
+/// Those of them that are not fields of view.
+const TRANSLATION_AND_ROTATION: usize = 7;
+
+impl CameraHead {
+    pub(crate) fn load(at: &Loader, config: &Config) -> Result<Self, ModelError> {
+        const EPS: f32 = 1e-5;
+        const ADAPTIVE_EPS: f32 = 1e-6;
+        let channels = 2 * config.embed_dim;
+        let trunk = (0..config.camera_depth)
+            .map(|i| Block::load(&at.pp("trunk").pp(i), config.camera_heads, EPS, false))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            token_norm: LayerNorm::load(&at.pp("token_norm"), EPS)?,
+            adaptive_norm: LayerNorm::plain(at, channels, ADAPTIVE_EPS)?,
+            empty_pose: at.small("empty_pose_tokens")?.reshape((1, POSE))?,
+            embed_pose: Linear::load(&at.pp("embed_pose"))?,
+            modulation: Linear::load(&at.pp("poseLN_modulation.1"))?,
+            trunk,
+            trunk_norm: LayerNorm::load(&at.pp("trunk_norm"), EPS)?,
+            branch: [Linear::load(&at.pp("pose_branch.fc1"))?, Linear::load(&at.pp("pose_branch.fc2"))?],
+            heads: config.camera_heads,
+            channels,
+        })
+    }
+
+    /// Empty stores for `iterations` passes.
+    pub(crate) fn cache(&self, iterations: usize, device: &Device) -> Result<CameraCache, ModelError> {
+        let store = || GrowingRows::new(self.heads, self.channels / self.heads, DType::F32, device);
+        Ok(CameraCache((0..iterations * self.trunk.len()).map(|_| store()).collect::<Result<_, _>>()?))
+    }
+
+    /// tokens `[frames, 2 channels]` (camera token of the last tap) -> pose encodings `[frames, 9]`.
+    ///
+    /// The frames' rows stay provisional in `cache` until it is told to keep or discard them.
+    pub(crate) fn forward(&self, tokens: &Tensor, cache: &mut CameraCache) -> Result<Tensor, ModelError> {
+        let base = self.token_norm.forward(tokens)?;
+        let normed = self.adaptive_norm.forward(&base)?;
+        let mut pose: Option<Tensor> = None;
+        for stores in cache.0.chunks_mut(self.trunk.len()) {
+            let given = match &pose {
+                Some(pose) => pose.clone(),
+                None => self.empty_pose.repeat((base.dim(0)?, 1))?,
+            };
+            let modulation = self.modulation.forward(
+                &self.embed_pose.forward(&given, Activation::Identity)?.silu()?,
+                Activation::Identity,
+            )?;
+            let [shift, scale, gate] = modulation.chunk(3, D::Minus1)?.try_into().map_err(|_| {
+                candle_core::Error::Msg("the modulation of the camera head does not split in three".into())
+            })?;
+            let modulated = ((&normed * (scale + 1.0)?)? + shift)?;
+            let x = (&base + (gate * modulated)?)?.unsqueeze(0)?;
+            for (block, store) in self.trunk.iter().zip(stores) {
+                let qkv = block.qkv(&x)?.squeeze(0)?;
+                store.append(&qkv)?;
+                let attended = paged_attention(&qkv, store.pools()?, store.table())?;
+                block.finish(&x, &attended.unsqueeze(0)?)?;
+            }
+            let y = self.trunk_norm.forward(&x.squeeze(0)?)?;
+            let delta = self.branch[1].forward(&self.branch[0].forward(&y, Activation::Gelu)?, Activation::Identity)?;
+            pose = Some(match pose {
+                Some(pose) => (pose + delta)?,
+                None => delta,
+            });
+        }
+        let Some(pose) = pose else {
+            return Err(ModelError::Setting { name: "camera iterations" });
+        };
+        let fields_of_view = pose.narrow(1, TRANSLATION_AND_ROTATION, POSE - TRANSLATION_AND_ROTATION)?.relu()?;
+        Ok(Tensor::cat(&[&pose.narrow(1, 0, TRANSLATION_AND_ROTATION)?, &fields_of_view], 1)?)
+    }
+}

@@ -1,0 +1,247 @@
+//! From the four taps to a value and a confidence for every pixel: a DPT head (Ranftl et al. 2021).
+
+use candle_core::{D, Device, Tensor};
+use periplus_kernels::conv::{add_plane, conv2d, conv2d_add, depth_to_space, relu_in_place};
+use periplus_kernels::linear::Activation;
+use periplus_kernels::resample::bilinear;
+
+use crate::ModelError;
+use crate::config::Config;
+use crate::layers::{LayerNorm, Linear, Loader};
+use crate::position::Grid;
+
+/// What turns the head's raw output into a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ValueActivation {
+    /// exp(x): depth.
+    Exp,
+    /// sign(x) (exp(|x|) - 1): points.
+    InverseLog,
+}
+
+/// A convolution over channels-last pictures.
+struct Conv {
+    /// `[out, k, k, in]`.
+    weight: Tensor,
+    bias: Option<Tensor>,
+    padding: usize,
+}
+
+impl Conv {
+    /// A k x k convolution that keeps the size (stride 1).
+    fn load(at: &Loader, bias: bool) -> Result<Self, ModelError> {
+        let weight = at.host("weight")?.permute((0, 2, 3, 1))?.contiguous()?;
+        let bias = if bias { Some(at.small("bias")?) } else { None };
+        Ok(Self { padding: weight.dim(1)? / 2, weight: at.store(&weight)?, bias })
+    }
+
+    fn forward(&self, x: &Tensor, stride: usize, activation: Activation) -> Result<Tensor, ModelError> {
+        Ok(conv2d(x, &self.weight, self.bias.as_ref(), stride, self.padding, activation)?)
+    }
+}
+
+/// A transposed convolution whose stride is its kernel size k: a linear layer to k x k pixels, then a rearrangement.
+struct Upscale {
+    linear: Linear,
+    k: usize,
+}
+
+impl Upscale {
+    fn load(at: &Loader) -> Result<Self, ModelError> {
+        let weight = at.host("weight")?; // [in, out, k, k]
+        let (inputs, outputs, k, _) = weight.dims4()?;
+        let weight = weight.permute((2, 3, 1, 0))?.reshape((k * k * outputs, inputs))?;
+        let bias = at.host("bias")?.repeat(k * k)?;
+        Ok(Self { linear: Linear::from_host(at, &weight, Some(&bias))?, k })
+    }
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
+        Ok(depth_to_space(&self.linear.forward(x, Activation::Identity)?, self.k)?)
+    }
+}
+
+/// How a tap becomes a level of the pyramid.
+enum Resize {
+    Up(Upscale),
+    Keep,
+    Down(Conv),
+}
+
+/// relu(x) + conv2(relu(conv1(relu(x)))): the skip carries relu(x), as the published code's in-place ReLU makes it.
+struct ResidualUnit {
+    conv1: Conv,
+    conv2: Conv,
+}
+
+impl ResidualUnit {
+    fn load(at: &Loader) -> Result<Self, ModelError> {
+        Ok(Self { conv1: Conv::load(&at.pp("conv1"), true)?, conv2: Conv::load(&at.pp("conv2"), true)? })
+    }
+
+    /// In place.
+    fn forward(&self, x: &Tensor) -> Result<(), ModelError> {
+        relu_in_place(x)?;
+        let hidden = self.conv1.forward(x, 1, Activation::Relu)?;
+        Ok(conv2d_add(x, &hidden, &self.conv2.weight, self.conv2.bias.as_ref(), self.conv2.padding)?)
+    }
+}
+
+/// Joins a level with the coarser ones.
+struct Fusion {
+    /// For the level coming in; the coarsest has nothing to be joined with.
+    unit1: Option<ResidualUnit>,
+    unit2: ResidualUnit,
+    out_conv: Linear,
+}
+
+/// The head. The point head is another of the same kind.
+pub(crate) struct DenseHead {
+    norm: LayerNorm,
+    projects: Vec<Linear>,
+    resize: [Resize; 4],
+    level_convs: Vec<Conv>,
+    /// Coarsest first: refinenet4 to refinenet1.
+    fusions: Vec<Fusion>,
+    output_conv1: Conv,
+    output_conv2: Conv,
+    output: Linear,
+    special: usize,
+    patch: usize,
+    activation: ValueActivation,
+}
+
+impl DenseHead {
+    pub(crate) fn load(at: &Loader, config: &Config, activation: ValueActivation) -> Result<Self, ModelError> {
+        const EPS: f32 = 1e-5;
+        let scratch = at.pp("scratch");
+        let resize = at.pp("resize_layers");
+        let fusion = |i: usize| {
+            let at = scratch.pp(format!("refinenet{i}"));
+            let unit1 = if i == 4 { None } else { Some(ResidualUnit::load(&at.pp("resConfUnit1"))?) };
+            let unit2 = ResidualUnit::load(&at.pp("resConfUnit2"))?;
+            Ok::<_, ModelError>(Fusion { unit1, unit2, out_conv: pointwise(&at.pp("out_conv"))? })
+        };
+        Ok(Self {
+            norm: LayerNorm::load(&at.pp("norm"), EPS)?,
+            projects: (0..4).map(|i| pointwise(&at.pp("projects").pp(i))).collect::<Result<_, _>>()?,
+            resize: [
+                Resize::Up(Upscale::load(&resize.pp(0))?),
+                Resize::Up(Upscale::load(&resize.pp(1))?),
+                Resize::Keep,
+                Resize::Down(Conv::load(&resize.pp(3), true)?),
+            ],
+            level_convs: (1..=4).map(|i| Conv::load(&scratch.pp(format!("layer{i}_rn")), false)).collect::<Result<_, _>>()?,
+            fusions: [4, 3, 2, 1].into_iter().map(fusion).collect::<Result<_, _>>()?,
+            output_conv1: Conv::load(&scratch.pp("output_conv1"), true)?,
+            output_conv2: Conv::load(&scratch.pp("output_conv2.0"), true)?,
+            output: pointwise(&scratch.pp("output_conv2.2"))?,
+            special: config.num_special(),
+            patch: config.patch_size,
+            activation,
+        })
+    }
+
+    /// taps `[frames, tokens, 2 channels]` -> values `[frames, height, width, n]` and confidences
+    /// `[frames, height, width]`, n = 1 for depth and 3 for points.
+    ///
+    /// One frame at a time: at full resolution a frame's features are many times its tokens.
+    pub(crate) fn forward(&self, taps: &[Tensor], grid: Grid) -> Result<(Tensor, Tensor), ModelError> {
+        let frames = taps.first().map_or(Ok(0), |tap| tap.dim(0))?;
+        let (mut values, mut confidences) = (Vec::with_capacity(frames), Vec::with_capacity(frames));
+        for frame in 0..frames {
+            let raw = self.frame(taps, frame, grid)?;
+            let n = raw.dim(D::Minus1)? - 1;
+            let value = raw.narrow(D::Minus1, 0, n)?;
+            values.push(match self.activation {
+                ValueActivation::Exp => value.exp()?,
+                ValueActivation::InverseLog => inverse_log(&value)?,
+            });
+            confidences.push((raw.narrow(D::Minus1, n, 1)?.squeeze(D::Minus1)?.exp()? + 1.0)?);
+        }
+        Ok((Tensor::cat(&values, 0)?, Tensor::cat(&confidences, 0)?))
+    }
+
+    /// Raw output of one frame: `[1, height, width, n + 1]`.
+    fn frame(&self, taps: &[Tensor], frame: usize, grid: Grid) -> Result<Tensor, ModelError> {
+        let (height, width) = (grid.rows * self.patch, grid.cols * self.patch);
+        let mut levels = Vec::with_capacity(taps.len());
+        for (i, tap) in taps.iter().enumerate() {
+            let patches = self.norm.forward(&tap.narrow(0, frame, 1)?.narrow(1, self.special, grid.patches())?)?;
+            let x = self.projects[i].forward(&patches, Activation::Identity)?;
+            let x = x.reshape((1, grid.rows, grid.cols, x.dim(D::Minus1)?))?;
+            add_position(&x, width as f64 / height as f64)?;
+            let x = match &self.resize[i] {
+                Resize::Up(upscale) => upscale.forward(&x)?,
+                Resize::Keep => x,
+                Resize::Down(conv) => conv.forward(&x, 2, Activation::Identity)?,
+            };
+            levels.push(self.level_convs[i].forward(&x, 1, Activation::Identity)?);
+        }
+        let mut coarser: Option<Tensor> = None;
+        for fusion in &self.fusions {
+            let Some(level) = levels.pop() else { break };
+            if let Some(unit) = &fusion.unit1 {
+                unit.forward(&level)?;
+            }
+            let x = match coarser {
+                Some(coarser) => (level + coarser)?,
+                None => level,
+            };
+            fusion.unit2.forward(&x)?;
+            let (h, w) = match levels.last() {
+                Some(finer) => (finer.dim(1)?, finer.dim(2)?),
+                None => (2 * x.dim(1)?, 2 * x.dim(2)?),
+            };
+            // The 1 x 1 convolution and the interpolation commute (both are linear and the weights of the latter sum
+            // to 1), and it is cheaper on the coarse side.
+            let x = fusion.out_conv.forward(&x, Activation::Identity)?;
+            coarser = Some(bilinear(&x, h, w)?);
+        }
+        let Some(x) = coarser else {
+            return Err(candle_core::Error::Msg("the dense head was given no taps".into()).into());
+        };
+        let x = bilinear(&self.output_conv1.forward(&x, 1, Activation::Identity)?, height, width)?;
+        add_position(&x, width as f64 / height as f64)?;
+        let x = self.output_conv2.forward(&x, 1, Activation::Relu)?;
+        self.output.forward(&x, Activation::Identity)
+    }
+}
+
+/// A 1 x 1 convolution: a linear layer over channels.
+fn pointwise(at: &Loader) -> Result<Linear, ModelError> {
+    Linear::from_host(at, &at.host("weight")?.flatten_from(1)?, Some(&at.host("bias")?))
+}
+
+/// sign(x) (exp(|x|) - 1). For small x the difference loses digits that a series keeps, hence expm1 on the host.
+fn inverse_log(x: &Tensor) -> Result<Tensor, ModelError> {
+    let values = x.flatten_all()?.to_vec1::<f32>()?;
+    let values: Vec<f32> = values.into_iter().map(|v| v.abs().exp_m1().copysign(v)).collect();
+    Ok(Tensor::from_vec(values, x.shape(), x.device())?)
+}
+
+/// Adds 0.1 x the sinusoidal embedding of each pixel's place on the image plane to x `[1, h, w, channels]`, in place:
+/// half of the channels tell x, half y. The plane's diagonal is 2 long whatever its `aspect` (width / height).
+fn add_position(x: &Tensor, aspect: f64) -> Result<(), ModelError> {
+    let (_, h, w, channels) = x.dims4()?;
+    let diagonal = aspect.hypot(1.0);
+    let u = waves(w, aspect / diagonal, channels, x.device())?;
+    let v = waves(h, 1.0 / diagonal, channels, x.device())?;
+    Ok(add_plane(x, &u, &v)?)
+}
+
+/// Sines, then cosines, of `count` places from -reach to reach (pixel centres): `[count, channels / 2]`.
+fn waves(count: usize, reach: f64, channels: usize, device: &Device) -> Result<Tensor, ModelError> {
+    const BASE: f64 = 100.0;
+    const STRENGTH: f64 = 0.1;
+    let quarter = channels / 4;
+    let mut table = vec![0.0_f32; count * 2 * quarter];
+    for (i, row) in table.chunks_mut(2 * quarter).enumerate() {
+        let place = reach * (2.0 * i as f64 - (count as f64 - 1.0)) / count as f64;
+        for j in 0..quarter {
+            let (sin, cos) = (place * BASE.powf(-(j as f64) / (channels as f64 / 4.0))).sin_cos();
+            row[j] = (STRENGTH * sin) as f32;
+            row[quarter + j] = (STRENGTH * cos) as f32;
+        }
+    }
+    Ok(Tensor::from_vec(table, (count, 2 * quarter), device)?)
+}

@@ -1,0 +1,45 @@
+//! What can go wrong in the network.
+
+use crate::checkpoint::CheckpointError;
+
+/// Why a model could not be loaded or a frame not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// The weights.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The key-value cache.
+    #[error(transparent)]
+    Cache(#[from] periplus_cache::Error),
+    /// A tensor operation: out of memory, or a device that failed.
+    #[error("a tensor operation failed: {0}")]
+    Tensor(#[from] candle_core::Error),
+    /// Frames of a shape that the network cannot take.
+    #[error("frames must be [frames, height, width, 3] bytes with sides that are multiples of {patch} pixels, but are {found}")]
+    FrameShape {
+        /// Side of a patch, in pixels.
+        patch: usize,
+        /// What came instead.
+        found: String,
+    },
+    /// A later frame differs in size from the first.
+    #[error("a frame of {found} pixels cannot follow frames of {expected}: a stream keeps one size, reset it first")]
+    FrameSize {
+        /// Width x height of the stream.
+        expected: String,
+        /// Width x height of the frame.
+        found: String,
+    },
+    /// Frames pushed in the wrong number.
+    #[error("after the scale frames a stream takes one frame at a time, not {0}")]
+    FrameCount(usize),
+    /// A number that a setting cannot have.
+    #[error("{name} must be at least 1")]
+    Setting {
+        /// Name of the setting.
+        name: &'static str,
+    },
+    /// `accept` without a frame to accept.
+    #[error("there is no frame to accept: the last one was a keyframe already, or nothing has been pushed")]
+    NothingToAccept,
+}

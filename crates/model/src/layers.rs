@@ -1,0 +1,110 @@
+//! Layers that every part of the network is made of. They choose the operation; the operations choose the device.
+
+use candle_core::{DType, Device, Tensor};
+use periplus_kernels::linear::{Activation, linear, linear_add};
+use periplus_kernels::norm::layer_norm;
+
+use crate::ModelError;
+use crate::checkpoint::Weights;
+
+/// A place in the tree of tensor names, and how tensors found below it are stored.
+#[derive(Clone)]
+pub(crate) struct Loader<'a> {
+    weights: &'a Weights,
+    path: String,
+    dtype: DType,
+    device: &'a Device,
+}
+
+impl<'a> Loader<'a> {
+    pub(crate) fn new(weights: &'a Weights, dtype: DType, device: &'a Device) -> Self {
+        Self { weights, path: String::new(), dtype, device }
+    }
+
+    /// The place `name` below this one.
+    pub(crate) fn pp(&self, name: impl std::fmt::Display) -> Self {
+        let path = if self.path.is_empty() { name.to_string() } else { format!("{}.{name}", self.path) };
+        Self { path, ..self.clone() }
+    }
+
+    /// The same place, with products stored in `dtype`.
+    pub(crate) fn stored_in(&self, dtype: DType) -> Self {
+        Self { dtype, ..self.clone() }
+    }
+
+    /// A tensor in float32 in main memory, for arithmetic before it is stored.
+    pub(crate) fn host(&self, name: &str) -> Result<Tensor, ModelError> {
+        Ok(self.weights.get(&self.pp(name).path)?)
+    }
+
+    /// A small tensor (bias, norm, token), kept in float32.
+    pub(crate) fn small(&self, name: &str) -> Result<Tensor, ModelError> {
+        Ok(self.host(name)?.to_device(self.device)?)
+    }
+
+    pub(crate) fn device(&self) -> &'a Device {
+        self.device
+    }
+
+    /// Stores the weight of a product: this loader's dtype and device.
+    pub(crate) fn store(&self, weight: &Tensor) -> Result<Tensor, ModelError> {
+        Ok(weight.to_dtype(self.dtype)?.to_device(self.device)?)
+    }
+}
+
+/// y = x Wᵀ + b.
+pub(crate) struct Linear {
+    weight: Tensor,
+    bias: Option<Tensor>,
+}
+
+impl Linear {
+    pub(crate) fn load(at: &Loader) -> Result<Self, ModelError> {
+        Self::from_host(at, &at.host("weight")?, Some(&at.host("bias")?))
+    }
+
+    /// With a LayerScale behind it, folded in: gamma (W x + b) = (gamma W) x + gamma b. Rounding to the stored dtype
+    /// comes after, so nothing is lost.
+    pub(crate) fn load_scaled(at: &Loader, gamma: &Tensor) -> Result<Self, ModelError> {
+        let weight = at.host("weight")?.broadcast_mul(&gamma.unsqueeze(1)?)?;
+        Self::from_host(at, &weight, Some(&(at.host("bias")? * gamma)?))
+    }
+
+    /// From tensors `[out, in]` and `[out]` in main memory.
+    pub(crate) fn from_host(at: &Loader, weight: &Tensor, bias: Option<&Tensor>) -> Result<Self, ModelError> {
+        let bias = bias.map(|bias| bias.to_device(at.device)).transpose()?;
+        Ok(Self { weight: at.store(weight)?, bias })
+    }
+
+    pub(crate) fn forward(&self, x: &Tensor, activation: Activation) -> Result<Tensor, ModelError> {
+        Ok(linear(x, &self.weight, self.bias.as_ref(), activation)?)
+    }
+
+    /// y += x Wᵀ + b, in place.
+    pub(crate) fn forward_add(&self, y: &Tensor, x: &Tensor) -> Result<(), ModelError> {
+        Ok(linear_add(y, x, &self.weight, self.bias.as_ref())?)
+    }
+}
+
+/// Normalisation over the last dimension.
+pub(crate) struct LayerNorm {
+    pub(crate) weight: Tensor,
+    pub(crate) bias: Tensor,
+    eps: f32,
+}
+
+impl LayerNorm {
+    pub(crate) fn load(at: &Loader, eps: f32) -> Result<Self, ModelError> {
+        Ok(Self { weight: at.small("weight")?, bias: at.small("bias")?, eps })
+    }
+
+    /// Without weights of its own: (x - mean) / sqrt(variance + eps).
+    pub(crate) fn plain(at: &Loader, channels: usize, eps: f32) -> Result<Self, ModelError> {
+        let weight = Tensor::ones(channels, DType::F32, at.device)?;
+        Ok(Self { bias: weight.zeros_like()?, weight, eps })
+    }
+
+    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
+        Ok(layer_norm(x, &self.weight, &self.bias, self.eps)?)
+    }
+}

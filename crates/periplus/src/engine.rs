@@ -1,0 +1,47 @@
+//! The weights, shared.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device};
+use periplus_model::Model;
+use periplus_model::checkpoint::Weights;
+use periplus_model::config::Config;
+
+use crate::{EngineError, Session, SessionConfig};
+
+/// A loaded network. Cloning is cheap; any number of sessions and threads may share one.
+#[derive(Clone)]
+pub struct Engine {
+    model: Arc<Model>,
+}
+
+impl Engine {
+    /// Loads the network onto `device`.
+    ///
+    /// `dtype` (float32, bfloat16 or float16) is what the trunk's weights and the cache are stored in; on the CPU all
+    /// arithmetic is float32 whatever it is, and float32 is fastest.
+    ///
+    /// # Errors
+    /// A tensor that is missing or of the wrong shape, or too little memory.
+    pub fn load(weights: &Weights, dtype: DType, device: &Device) -> Result<Self, EngineError> {
+        Ok(Self { model: Arc::new(Model::load(weights, dtype, device)?) })
+    }
+
+    /// The architecture, and the settings that the checkpoint suggests.
+    pub fn config(&self) -> &Config {
+        self.model.config()
+    }
+
+    /// The network itself, for those who want tensors.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// A session for one video.
+    ///
+    /// # Errors
+    /// A setting out of range.
+    pub fn session(&self, config: SessionConfig) -> Result<Session, EngineError> {
+        Session::new(Arc::clone(&self.model), config)
+    }
+}

@@ -1,0 +1,41 @@
+//! What can go wrong between a frame and its answer.
+
+use periplus_model::ModelError;
+
+/// Why an engine could not be made, or a frame not be answered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The network: its weights, its memory, its input.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// A tensor operation outside the network.
+    #[error("a tensor operation failed: {0}")]
+    Tensor(#[from] candle_core::Error),
+    /// A frame of another size than those before it.
+    #[error(
+        "frame {index} is {found_width} x {found_height} pixels and those before it {expected_width} x \
+         {expected_height}: a session keeps one size, reset it to start a new clip"
+    )]
+    FrameSize {
+        /// Number of the frame in the stream.
+        index: usize,
+        /// Width of the frames before it.
+        expected_width: usize,
+        /// Height of the frames before it.
+        expected_height: usize,
+        /// Width of this one.
+        found_width: usize,
+        /// Height of this one.
+        found_height: usize,
+    },
+    /// A setting of the session that cannot be.
+    #[error("{name} must be at least 1")]
+    Setting {
+        /// Its name.
+        name: &'static str,
+    },
+    /// The network answered in a shape that it never should.
+    #[error("the network's answer has an unexpected shape: {0}")]
+    Answer(String),
+}

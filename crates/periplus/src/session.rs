@@ -1,0 +1,258 @@
+//! One video on its way through the engine.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use candle_core::{IndexOp, Tensor};
+use periplus_frames::Frame;
+use periplus_geometry::{FrameOutput, PoseEncoding, Raster, WorldPoints};
+use periplus_model::config::{Config, StreamSettings};
+use periplus_model::{Model, Prediction, Stream};
+
+use crate::keyframes::KeyframeHistory;
+use crate::{EngineError, Keyframes};
+
+/// How a session streams.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SessionConfig {
+    /// Scale frames, window, passes of the camera head, and what is retained of frames that leave the window.
+    pub stream: StreamSettings,
+    /// Which frames stay in the cache.
+    pub keyframes: Keyframes,
+}
+
+impl From<&Config> for SessionConfig {
+    /// What the checkpoint suggests, every frame a keyframe.
+    fn from(config: &Config) -> Self {
+        Self { stream: config.stream.clone(), keyframes: Keyframes::Every(1) }
+    }
+}
+
+/// What a session holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionStats {
+    /// Frames answered.
+    pub frames: usize,
+    /// Frames that were kept; the time index of the next.
+    pub keyframes: usize,
+    /// Pages of the key-value cache in use: one for each frame that is visible in full.
+    pub frame_pages_in_use: usize,
+    /// Rows retained of frames that left the window.
+    pub special_rows: usize,
+    /// Bytes of the key-value cache, free pages included.
+    pub cache_bytes: usize,
+    /// Bytes of the camera head's caches.
+    pub camera_bytes: usize,
+}
+
+/// The state of one video. Make it with [`crate::Engine::session`].
+pub struct Session {
+    model: Arc<Model>,
+    stream: Stream,
+    config: SessionConfig,
+    /// Scale frames that have come so far, until they go in together.
+    waiting: Vec<Frame>,
+    history: Option<KeyframeHistory>,
+    size: Option<(usize, usize)>,
+    answered: usize,
+}
+
+impl Session {
+    pub(crate) fn new(model: Arc<Model>, config: SessionConfig) -> Result<Self, EngineError> {
+        if config.stream.scale_frames == 0 {
+            return Err(EngineError::Setting { name: "the number of scale frames" });
+        }
+        match config.keyframes {
+            Keyframes::Every(0) => return Err(EngineError::Setting { name: "the keyframe interval" }),
+            Keyframes::ByMotion { max_gap: 0, .. } => {
+                return Err(EngineError::Setting { name: "the largest gap between keyframes" });
+            }
+            _ => {}
+        }
+        let stream = model.stream(config.stream.clone())?;
+        Ok(Self { model, stream, config, waiting: Vec::new(), history: None, size: None, answered: 0 })
+    }
+
+    /// Takes the next frame. Returns nothing until the scale frames are complete, then all of them, then one answer
+    /// per frame.
+    ///
+    /// # Errors
+    /// A frame of another size than the first, or a device that fails. The frame is then dropped and the session is as
+    /// it was before.
+    pub fn push(&mut self, frame: Frame) -> Result<Vec<FrameOutput>, EngineError> {
+        self.check_size(&frame)?;
+        if self.history.is_some() {
+            return Ok(vec![self.streamed(&frame)?]);
+        }
+        self.waiting.push(frame);
+        if self.waiting.len() < self.config.stream.scale_frames {
+            return Ok(Vec::new());
+        }
+        let answered = self.scale_pass();
+        if answered.is_err() {
+            self.waiting.pop();
+        }
+        answered
+    }
+
+    /// Says that no more frames come: a clip shorter than the scale frames is answered with those there are.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub fn finish(&mut self) -> Result<Vec<FrameOutput>, EngineError> {
+        if self.waiting.is_empty() { Ok(Vec::new()) } else { self.scale_pass() }
+    }
+
+    /// Forgets the clip and keeps the memory. The next clip may have another size.
+    pub fn reset(&mut self) {
+        self.stream.reset();
+        self.waiting.clear();
+        self.history = None;
+        self.size = None;
+        self.answered = 0;
+    }
+
+    /// What the session holds.
+    pub fn stats(&self) -> SessionStats {
+        let cache = self.stream.stats();
+        SessionStats {
+            frames: self.answered,
+            keyframes: cache.frames,
+            frame_pages_in_use: cache.frame_pages_in_use,
+            special_rows: cache.special_rows,
+            cache_bytes: cache.bytes,
+            camera_bytes: self.stream.camera_bytes(),
+        }
+    }
+
+    /// How it streams.
+    pub fn config(&self) -> &SessionConfig {
+        &self.config
+    }
+
+    fn check_size(&mut self, frame: &Frame) -> Result<(), EngineError> {
+        let (found_width, found_height) = (frame.pixels.width(), frame.pixels.height());
+        match self.size {
+            Some((expected_width, expected_height)) if (expected_width, expected_height) != (found_width, found_height) => {
+                let index = self.answered + self.waiting.len();
+                Err(EngineError::FrameSize { index, expected_width, expected_height, found_width, found_height })
+            }
+            _ => {
+                self.size = Some((found_width, found_height));
+                Ok(())
+            }
+        }
+    }
+
+    fn scale_pass(&mut self) -> Result<Vec<FrameOutput>, EngineError> {
+        let started = Instant::now();
+        let pixels = self.waiting.iter().map(|frame| pixels(&self.model, frame)).collect::<Result<Vec<_>, _>>()?;
+        let prediction = Host::read(&self.model.push(&mut self.stream, &Tensor::cat(&pixels, 0)?, true)?)?;
+        let elapsed = started.elapsed() / u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
+        let outputs = (0..self.waiting.len())
+            .map(|i| prediction.output(i, &self.waiting[i], self.answered + i, true, elapsed))
+            .collect::<Result<Vec<_>, _>>()?;
+        self.waiting.clear();
+        self.answered += outputs.len();
+        self.history = outputs.last().map(|last| KeyframeHistory::after_scale_frames(last.pose_encoding));
+        Ok(outputs)
+    }
+
+    fn streamed(&mut self, frame: &Frame) -> Result<FrameOutput, EngineError> {
+        let started = Instant::now();
+        let rule = self.config.keyframes;
+        let history = self.history.get_or_insert_default();
+        let known = history.known(rule);
+        let pixels = pixels(&self.model, frame)?;
+        let prediction = Host::read(&self.model.push(&mut self.stream, &pixels, known.unwrap_or(false))?)?;
+        let mut output = prediction.output(0, frame, self.answered, known.unwrap_or(false), Duration::ZERO)?;
+        if known.is_none() && history.decide(rule, &output.pose_encoding, &output.depth) {
+            self.stream.accept()?;
+            output.keyframe = true;
+        }
+        history.record(output.keyframe, output.pose_encoding);
+        self.answered += 1;
+        output.elapsed = started.elapsed();
+        Ok(output)
+    }
+
+}
+
+/// `[1, height, width, 3]` bytes on the model's device.
+fn pixels(model: &Model, frame: &Frame) -> Result<Tensor, EngineError> {
+    let (width, height) = (frame.pixels.width(), frame.pixels.height());
+    Ok(Tensor::from_slice(frame.pixels.values().as_flattened(), (1, height, width, 3), model.device())?)
+}
+
+/// A prediction copied to main memory.
+struct Host {
+    pose_enc: Vec<Vec<f32>>,
+    depth: Tensor,
+    confidence: Tensor,
+    world_points: Option<(Tensor, Tensor)>,
+}
+
+impl Host {
+    fn read(prediction: &Prediction) -> Result<Self, EngineError> {
+        let host = |tensor: &Tensor| tensor.to_device(&candle_core::Device::Cpu);
+        Ok(Self {
+            pose_enc: prediction.pose_enc.to_vec2()?,
+            depth: host(&prediction.depth)?,
+            confidence: host(&prediction.depth_conf)?,
+            world_points: match &prediction.world_points {
+                Some((points, confidence)) => Some((host(points)?, host(confidence)?)),
+                None => None,
+            },
+        })
+    }
+
+    /// The answer for frame `i` of this prediction, which is number `index` of the stream.
+    fn output(
+        &self,
+        i: usize,
+        frame: &Frame,
+        index: usize,
+        keyframe: bool,
+        elapsed: Duration,
+    ) -> Result<FrameOutput, EngineError> {
+        let pose = <[f32; 9]>::try_from(self.pose_enc[i].as_slice())
+            .map_err(|_| EngineError::Answer(format!("a pose of {} numbers", self.pose_enc[i].len())))?;
+        let pose_encoding = PoseEncoding(pose);
+        let [width, height] = frame.viewport.network;
+        Ok(FrameOutput {
+            index,
+            name: frame.name.clone(),
+            timestamp: frame.timestamp,
+            keyframe,
+            pose_encoding,
+            camera_to_world: pose_encoding.camera_to_world(),
+            intrinsics: pose_encoding.intrinsics(width, height),
+            viewport: frame.viewport,
+            depth: raster(&self.depth.i(i)?)?,
+            confidence: raster(&self.confidence.i(i)?)?,
+            world_points: match &self.world_points {
+                Some((points, confidence)) => {
+                    Some(WorldPoints { points: points_raster(&points.i(i)?)?, confidence: raster(&confidence.i(i)?)? })
+                }
+                None => None,
+            },
+            pixels: Arc::clone(&frame.pixels),
+            elapsed,
+        })
+    }
+}
+
+/// `[height, width]` as a raster.
+fn raster(values: &Tensor) -> Result<Raster<f32>, EngineError> {
+    let (height, width) = values.dims2()?;
+    Raster::new(width, height, values.flatten_all()?.to_vec1()?)
+        .ok_or_else(|| EngineError::Answer(format!("a map of {:?}", values.dims())))
+}
+
+/// `[height, width, 3]` as a raster.
+fn points_raster(values: &Tensor) -> Result<Raster<[f32; 3]>, EngineError> {
+    let (height, width, _) = values.dims3()?;
+    let values = values.flatten_all()?.to_vec1::<f32>()?;
+    let (points, _) = values.as_chunks::<3>();
+    Raster::new(width, height, points.to_vec()).ok_or_else(|| EngineError::Answer("points that are not threes".into()))
+}
