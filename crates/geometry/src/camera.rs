@@ -39,12 +39,7 @@ impl PoseEncoding {
     pub fn intrinsics(&self, width: u32, height: u32) -> Intrinsics {
         let [.., fov_y, fov_x] = self.0.map(f64::from);
         let (cx, cy) = (f64::from(width) / 2.0, f64::from(height) / 2.0);
-        Intrinsics {
-            fx: cx / (fov_x / 2.0).tan(),
-            fy: cy / (fov_y / 2.0).tan(),
-            cx,
-            cy,
-        }
+        Intrinsics { fx: cx / (fov_x / 2.0).tan(), fy: cy / (fov_y / 2.0).tan(), cx, cy }
     }
 }
 
@@ -77,19 +72,12 @@ impl Intrinsics {
 
     /// The point, in camera coordinates, seen at pixel (`u`, `v`) at `depth` along z.
     pub fn unproject(&self, u: f64, v: f64, depth: f64) -> Vector3<f64> {
-        Vector3::new(
-            (u - self.cx) / self.fx * depth,
-            (v - self.cy) / self.fy * depth,
-            depth,
-        )
+        Vector3::new((u - self.cx) / self.fx * depth, (v - self.cy) / self.fy * depth, depth)
     }
 
     /// The pixel at which `point`, in camera coordinates, is seen. Means nothing unless the point lies in front of
     /// the camera (z > 0).
     pub fn project(&self, point: &Vector3<f64>) -> [f64; 2] {
-        [
-            point.x / point.z * self.fx + self.cx,
-            point.y / point.z * self.fy + self.cy,
-        ]
+        [point.x / point.z * self.fx + self.cx, point.y / point.z * self.fy + self.cy]
     }
 }

@@ -54,8 +54,7 @@ impl FrameOutput {
         let rotation = self.camera_to_world.rotation.to_rotation_matrix();
         let origin = self.camera_to_world.translation.vector;
         self.depth.map_pixels(|x, y, &depth| {
-            let point: Vector3<f64> =
-                rotation * self.intrinsics.unproject(x as f64, y as f64, depth.into()) + origin;
+            let point: Vector3<f64> = rotation * self.intrinsics.unproject(x as f64, y as f64, depth.into()) + origin;
             Point3::from(point.cast())
         })
     }

@@ -11,11 +11,7 @@ pub struct Raster<T> {
 impl<T> Raster<T> {
     /// Wraps `values`, row by row; `None` unless there are `width * height` of them.
     pub fn new(width: usize, height: usize, values: Vec<T>) -> Option<Self> {
-        (width.checked_mul(height) == Some(values.len())).then_some(Self {
-            width,
-            height,
-            values,
-        })
+        (width.checked_mul(height) == Some(values.len())).then_some(Self { width, height, values })
     }
 
     /// Columns.
@@ -50,10 +46,6 @@ impl<T> Raster<T> {
             let row = &self.values[y * self.width..(y + 1) * self.width];
             values.extend(row.iter().enumerate().map(|(x, value)| f(x, y, value)));
         }
-        Raster {
-            width: self.width,
-            height: self.height,
-            values,
-        }
+        Raster { width: self.width, height: self.height, values }
     }
 }

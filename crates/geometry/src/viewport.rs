@@ -16,11 +16,6 @@ pub struct Viewport {
 impl Viewport {
     /// The picture as it is: network and original are the same.
     pub fn identity(width: u32, height: u32) -> Self {
-        Self {
-            original: [width, height],
-            network: [width, height],
-            scale: [1.0; 2],
-            offset: [0.0; 2],
-        }
+        Self { original: [width, height], network: [width, height], scale: [1.0; 2], offset: [0.0; 2] }
     }
 }
