@@ -4,11 +4,19 @@
 //! convolution and an attention projection are the same product and nothing is ever transposed:
 //! tokens are `[.., tokens, channels]`, heads `[.., heads, head_dim]`, pictures `[frames, height, width, channels]`.
 //! Arithmetic on the CPU is float32; weights and pages may be stored in float32, bfloat16 or float16.
+//!
+//! Every function checks shapes before it computes and answers a Candle error that names them. Operands must be
+//! contiguous; what is computed in place must not share its memory with another operand. Work is spread over
+//! the threads of the current rayon pool, and results do not depend on how many there are.
+//!
+//! The files here hold the checked functions and their Candle ops, `cpu` what those ops compute on slices.
 
 pub mod attention;
 pub mod conv;
+mod cpu;
 pub mod linear;
 pub mod norm;
+mod operand;
 pub mod pages;
 pub mod resample;
 pub mod rotary;

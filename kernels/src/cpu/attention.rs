@@ -1,0 +1,283 @@
+//! Attention with a running softmax (Milakov & Gimelshein, arXiv 1805.02867), tile by tile of keys as in
+//! FlashAttention (arXiv 2205.14135).
+//!
+//! SIMD lanes run over queries. With the queries of a task transposed once (`[head_dim][queries]`), scores are sums
+//! of key elements, broadcast, times vectors of queries, and outputs sums of value elements, broadcast, times vectors
+//! of probabilities: keys and values are used as they lie in memory, and maxima and sums over keys are vertical.
+
+use super::math::exp2;
+use crate::operand::Element;
+use pulp::{Arch, Simd, WithSimd};
+use rayon::prelude::*;
+use std::cell::RefCell;
+
+/// Queries `[tokens, 3, heads, dim]`, of which the first third counts.
+pub(crate) struct Queries<'a> {
+    pub(crate) qkv: &'a [f32],
+    pub(crate) heads: usize,
+    pub(crate) dim: usize,
+}
+
+/// Rows of keys and values `[heads, dim]`, `stride` apart.
+#[derive(Clone, Copy)]
+pub(crate) struct Span<'a, T> {
+    pub(crate) keys: &'a [T],
+    pub(crate) values: &'a [T],
+    pub(crate) rows: usize,
+    pub(crate) stride: usize,
+}
+
+/// Keys of a tile. At a head width of 64 the tile's keys and values are 16 KiB each, so that the half in use stays
+/// in a first-level cache of 32 KiB beside the queries, scores and outputs of one group.
+const TILE: usize = 64;
+/// Vectors of queries, and rows of keys or values, of a register tile: 12 accumulators, 3 queries and 1 broadcast fill
+/// the 16 registers of AVX2, and 12 products follow each 7 loads.
+const VECTORS: usize = 3;
+const ROWS: usize = 4;
+/// Queries that all vector widths up to 16 cut into whole groups of `VECTORS` vectors.
+const GROUP: usize = 16 * VECTORS;
+/// Most queries of a task: at a head width of 64 their transposed copy and outputs take 96 KiB of the second-level
+/// cache, and copying a tile (once a task) costs a hundredth of the products with it.
+const BLOCK: usize = 4 * GROUP;
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// y `[tokens, heads, dim]` = attention of the queries over all rows of the spans.
+pub(crate) fn attend<T: Element>(y: &mut [f32], queries: &Queries<'_>, spans: &[Span<'_, T>]) {
+    let &Queries { heads, dim, .. } = queries;
+    if y.is_empty() {
+        return;
+    }
+    let tokens = y.len() / (heads * dim);
+    // Enough tasks that threads finish together.
+    let block = (tokens * heads / (4 * rayon::current_num_threads())).next_multiple_of(GROUP).clamp(GROUP, BLOCK);
+    let blocks = tokens.div_ceil(block);
+    let mut outputs = vec![0.0; heads * blocks * block * dim];
+    outputs.par_chunks_mut(block * dim).enumerate().for_each(|(task, output)| {
+        let (head, first) = (task / blocks, task % blocks * block);
+        let count = block.min(tokens - first);
+        let output = &mut output[..count * dim];
+        SCRATCH.with_borrow_mut(|scratch| {
+            Arch::new().dispatch(Task { output, queries, spans, head, first, count, scratch });
+        });
+    });
+    y.par_chunks_mut(dim).enumerate().with_min_len(64).for_each(|(i, y)| {
+        let (token, head) = (i / heads, i % heads);
+        let row = (head * blocks + token / block) * block + token % block;
+        y.copy_from_slice(&outputs[row * dim..][..dim]);
+    });
+}
+
+/// `count` queries of one head from `first`; output `[count, dim]`.
+struct Task<'a, T> {
+    output: &'a mut [f32],
+    queries: &'a Queries<'a>,
+    spans: &'a [Span<'a, T>],
+    head: usize,
+    first: usize,
+    count: usize,
+    scratch: &'a mut Vec<f32>,
+}
+
+impl<T: Element> WithSimd for Task<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { output, queries, spans, head, first, count, scratch } = self;
+        let &Queries { qkv, heads, dim } = queries;
+        let padded_dim = dim.next_multiple_of(ROWS);
+        let lanes = VECTORS * S::F32_LANES;
+        let groups = count.div_ceil(lanes);
+
+        let sizes = [
+            groups * dim * lanes,
+            groups * padded_dim * lanes,
+            2 * groups * lanes,
+            TILE * lanes,
+            TILE * dim,
+            TILE * padded_dim,
+        ];
+        let needed = sizes.iter().sum::<usize>() + 16;
+        if scratch.len() < needed {
+            scratch.resize(needed, 0.0);
+        }
+        let aligned = scratch.as_ptr().align_offset(64).min(16);
+        let (query, rest) = scratch[aligned..].split_at_mut(sizes[0]);
+        let (sums, rest) = rest.split_at_mut(sizes[1]);
+        let (state, rest) = rest.split_at_mut(sizes[2]);
+        let (scores, rest) = rest.split_at_mut(sizes[3]);
+        let (keys, rest) = rest.split_at_mut(sizes[4]);
+        let values = &mut rest[..sizes[5]];
+
+        // Probabilities are powers of two: exp(s / sqrt(dim)) = exp2(s log2(e) / sqrt(dim)).
+        let scale = std::f32::consts::LOG2_E / (dim as f32).sqrt();
+        query.fill(0.0);
+        for i in 0..count {
+            let row = &qkv[((first + i) * 3 * heads + head) * dim..][..dim];
+            let (group, vectors) = (i / lanes, vectors_of::<S>(i / lanes, count));
+            let query = &mut query[group * dim * lanes + i % lanes..];
+            for (query, x) in query.iter_mut().step_by(vectors * S::F32_LANES).zip(row) {
+                *query = x * scale;
+            }
+        }
+        sums.fill(0.0);
+        for state in state.chunks_exact_mut(2 * lanes) {
+            let (maximum, total) = state.split_at_mut(lanes);
+            maximum.fill(f32::NEG_INFINITY);
+            total.fill(0.0);
+        }
+
+        let mut tiles = Tiles { spans, head, dim, padded_dim, row: 0 };
+        loop {
+            let rows = tiles.next(keys, values);
+            if rows == 0 {
+                break;
+            }
+            let query = query.chunks_exact(dim * lanes);
+            let sums = sums.chunks_exact_mut(padded_dim * lanes);
+            let state = state.chunks_exact_mut(2 * lanes);
+            for (group, ((query, sums), state)) in query.zip(sums).zip(state).enumerate() {
+                let tile = Tile { keys, values, rows, dim, padded_dim };
+                let query = S::as_simd_f32s(query).0;
+                let sums = S::as_mut_simd_f32s(sums).0;
+                let state = S::as_mut_simd_f32s(state).0;
+                let scores = S::as_mut_simd_f32s(scores).0;
+                match vectors_of::<S>(group, count) {
+                    1 => step::<S, 1>(simd, &tile, query, sums, state, scores),
+                    2 => step::<S, 2>(simd, &tile, query, sums, state, scores),
+                    _ => step::<S, VECTORS>(simd, &tile, query, sums, state, scores),
+                }
+            }
+        }
+
+        for (i, output) in output.chunks_exact_mut(dim).enumerate() {
+            let (group, vectors) = (i / lanes, vectors_of::<S>(i / lanes, count));
+            let total = state[group * 2 * lanes + lanes + i % lanes];
+            let sums = &sums[group * padded_dim * lanes + i % lanes..];
+            for (output, sum) in output.iter_mut().zip(sums.iter().step_by(vectors * S::F32_LANES)) {
+                *output = sum / total;
+            }
+        }
+    }
+}
+
+/// Vectors that hold the queries of a group: fewer in the last one.
+#[inline(always)]
+fn vectors_of<S: Simd>(group: usize, count: usize) -> usize {
+    (count - group * VECTORS * S::F32_LANES).div_ceil(S::F32_LANES).min(VECTORS)
+}
+
+/// Cuts the rows of all spans, one after the other, into tiles of float32.
+struct Tiles<'a, T> {
+    spans: &'a [Span<'a, T>],
+    head: usize,
+    dim: usize,
+    padded_dim: usize,
+    row: usize,
+}
+
+impl<T: Element> Tiles<'_, T> {
+    /// Fills the next tile and returns its rows; 0 after the last. Rows of values are padded with what was there
+    /// before, whose sums nobody reads; so are the rows of keys up to a multiple of `ROWS`.
+    #[inline(always)]
+    fn next(&mut self, keys: &mut [f32], values: &mut [f32]) -> usize {
+        let mut filled = 0;
+        while let (Some(span), true) = (self.spans.first(), filled < TILE) {
+            let count = (span.rows - self.row).min(TILE - filled);
+            for i in 0..count {
+                let at = (self.row + i) * span.stride + self.head * self.dim;
+                T::widen(&span.keys[at..][..self.dim], &mut keys[(filled + i) * self.dim..][..self.dim]);
+                T::widen(&span.values[at..][..self.dim], &mut values[(filled + i) * self.padded_dim..][..self.dim]);
+            }
+            filled += count;
+            self.row += count;
+            if self.row == span.rows {
+                self.row = 0;
+                self.spans = &self.spans[1..];
+            }
+        }
+        filled
+    }
+}
+
+struct Tile<'a> {
+    keys: &'a [f32],
+    values: &'a [f32],
+    rows: usize,
+    dim: usize,
+    padded_dim: usize,
+}
+
+/// One tile of keys for one group of queries: query `[dim][N]`, sums `[padded_dim][N]`, state: maxima then totals.
+#[inline(always)]
+fn step<S: Simd, const N: usize>(
+    simd: S,
+    tile: &Tile<'_>,
+    query: &[S::f32s],
+    sums: &mut [S::f32s],
+    state: &mut [S::f32s],
+    scores: &mut [S::f32s],
+) {
+    let &Tile { keys, values, rows, dim, padded_dim } = tile;
+    let query = &query.as_chunks::<N>().0[..dim];
+    let scores = scores.as_chunks_mut::<N>().0;
+
+    let padded_rows = rows.next_multiple_of(ROWS);
+    for (keys, scores) in keys.chunks_exact(ROWS * dim).zip(scores[..padded_rows].as_chunks_mut::<ROWS>().0) {
+        let mut sum = [[simd.splat_f32s(0.0); N]; ROWS];
+        let keys: [&[f32]; ROWS] = std::array::from_fn(|row| &keys[row * dim..][..dim]);
+        for (i, query) in query.iter().enumerate() {
+            for (sum, keys) in sum.iter_mut().zip(keys) {
+                multiply_add(simd, sum, keys[i], query);
+            }
+        }
+        *scores = sum;
+    }
+
+    let scores = &mut scores[..rows];
+    let (maxima, totals) = state.split_at_mut(VECTORS);
+    let mut maximum: [S::f32s; N] = std::array::from_fn(|j| maxima[j]);
+    for scores in &*scores {
+        for (maximum, &score) in maximum.iter_mut().zip(scores) {
+            *maximum = simd.max_f32s(*maximum, score);
+        }
+    }
+    let shrink: [S::f32s; N] = std::array::from_fn(|j| exp2(simd, simd.sub_f32s(maxima[j], maximum[j])));
+    let mut total: [S::f32s; N] = std::array::from_fn(|j| simd.mul_f32s(totals[j], shrink[j]));
+    for scores in &mut *scores {
+        for ((score, total), &maximum) in scores.iter_mut().zip(&mut total).zip(&maximum) {
+            *score = exp2(simd, simd.sub_f32s(*score, maximum));
+            *total = simd.add_f32s(*total, *score);
+        }
+    }
+    maxima[..N].copy_from_slice(&maximum);
+    totals[..N].copy_from_slice(&total);
+
+    let sums = &mut sums.as_chunks_mut::<N>().0[..padded_dim];
+    for (i, sums) in sums.as_chunks_mut::<ROWS>().0.iter_mut().enumerate() {
+        let mut sum = *sums;
+        for sum in &mut sum {
+            for (sum, &shrink) in sum.iter_mut().zip(&shrink) {
+                *sum = simd.mul_f32s(*sum, shrink);
+            }
+        }
+        for (values, scores) in values.chunks_exact(padded_dim).zip(&*scores) {
+            let values = &values[i * ROWS..][..ROWS];
+            for (sum, &value) in sum.iter_mut().zip(values) {
+                multiply_add(simd, sum, value, scores);
+            }
+        }
+        *sums = sum;
+    }
+}
+
+#[inline(always)]
+fn multiply_add<S: Simd, const N: usize>(simd: S, sum: &mut [S::f32s; N], factor: f32, vectors: &[S::f32s; N]) {
+    let factor = simd.splat_f32s(factor);
+    for (sum, &vector) in sum.iter_mut().zip(vectors) {
+        *sum = simd.mul_add_e_f32s(factor, vector, *sum);
+    }
+}

@@ -1,0 +1,171 @@
+//! The memory behind tensors, and the checks made before it is touched.
+
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, Layout, Result, Storage, StorageRef, Tensor, WithDType, bail};
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+use std::hint::black_box;
+
+/// A number that weights and pages may be stored in.
+pub(crate) trait Element: WithDType {
+    /// All of a storage, if it is of this type.
+    fn of_mut(storage: &mut CpuStorage) -> Option<&mut [Self]>;
+    /// The same slice, if it is float32 already.
+    fn as_f32(_: &[Self]) -> Option<&[f32]> {
+        None
+    }
+    /// Converts to float32; both slices have the same length.
+    fn widen(from: &[Self], to: &mut [f32]);
+    /// Rounds from float32; both slices have the same length.
+    fn narrow(from: &[f32], to: &mut [Self]);
+}
+
+impl Element for f32 {
+    fn of_mut(storage: &mut CpuStorage) -> Option<&mut [Self]> {
+        match storage {
+            CpuStorage::F32(data) => Some(data),
+            _ => None,
+        }
+    }
+    fn as_f32(from: &[Self]) -> Option<&[f32]> {
+        Some(from)
+    }
+    fn widen(from: &[Self], to: &mut [f32]) {
+        to.copy_from_slice(from);
+    }
+    fn narrow(from: &[f32], to: &mut [Self]) {
+        to.copy_from_slice(from);
+    }
+}
+
+impl Element for bf16 {
+    fn of_mut(storage: &mut CpuStorage) -> Option<&mut [Self]> {
+        match storage {
+            CpuStorage::BF16(data) => Some(data),
+            _ => None,
+        }
+    }
+    fn widen(from: &[Self], to: &mut [f32]) {
+        // The upper half of a float32; written out because it vectorises, and keeps NaNs as they are.
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = f32::from_bits(u32::from(from.to_bits()) << 16);
+        }
+    }
+    fn narrow(from: &[f32], to: &mut [Self]) {
+        to.convert_from_f32_slice(from);
+    }
+}
+
+impl Element for f16 {
+    fn of_mut(storage: &mut CpuStorage) -> Option<&mut [Self]> {
+        match storage {
+            CpuStorage::F16(data) => Some(data),
+            _ => None,
+        }
+    }
+    fn widen(from: &[Self], to: &mut [f32]) {
+        from.convert_to_f32_slice(to);
+    }
+    fn narrow(from: &[f32], to: &mut [Self]) {
+        to.convert_from_f32_slice(from);
+    }
+}
+
+/// Runs `$body` with `$element` standing for the type that `$dtype` names.
+macro_rules! with_element {
+    ($op:expr, $dtype:expr, $element:ident => $body:expr) => {
+        match $dtype {
+            candle_core::DType::F32 => {
+                type $element = f32;
+                $body
+            }
+            candle_core::DType::BF16 => {
+                type $element = half::bf16;
+                $body
+            }
+            candle_core::DType::F16 => {
+                type $element = half::f16;
+                $body
+            }
+            other => candle_core::bail!("{}: stored as {other:?}, but only f32, bf16 and f16 are known", $op),
+        }
+    };
+}
+pub(crate) use with_element;
+
+/// The elements of a contiguous operand. `what` names operation and operand.
+pub(crate) fn slice<'a, T: Element>(what: &str, storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [T]> {
+    let Some((start, end)) = layout.contiguous_offsets() else {
+        bail!("{what}: shape {:?} with strides {:?} is not contiguous", layout.dims(), layout.stride())
+    };
+    match T::cpu_storage_as_slice(storage)?.get(start..end) {
+        Some(elements) => Ok(elements),
+        None => bail!("{what}: shape {:?} reaches past the end of its memory", layout.dims()),
+    }
+}
+
+/// As [`slice`], to be written.
+pub(crate) fn slice_mut<'a, T: Element>(
+    what: &str,
+    storage: &'a mut CpuStorage,
+    layout: &Layout,
+) -> Result<&'a mut [T]> {
+    let Some((start, end)) = layout.contiguous_offsets() else {
+        bail!("{what}: shape {:?} with strides {:?} is not contiguous", layout.dims(), layout.stride())
+    };
+    let found = storage.dtype();
+    match T::of_mut(storage).map(|data| data.get_mut(start..end)) {
+        Some(Some(elements)) => Ok(elements),
+        Some(None) => bail!("{what}: shape {:?} reaches past the end of its memory", layout.dims()),
+        None => bail!("{what}: stored as {found:?}, expected {:?}", T::DTYPE),
+    }
+}
+
+/// An operand beyond those that a Candle op takes, locked for reading while the op runs.
+pub(crate) struct Operand<'a> {
+    storage: StorageRef<'a>,
+    layout: &'a Layout,
+}
+
+impl<'a> Operand<'a> {
+    pub(crate) fn read(tensor: &'a Tensor) -> Self {
+        let (storage, layout) = tensor.storage_and_layout();
+        Self { storage, layout }
+    }
+
+    pub(crate) fn dims(&self) -> &'a [usize] {
+        self.layout.dims()
+    }
+
+    pub(crate) fn slice<T: Element>(&self, what: &str) -> Result<&[T]> {
+        match &*self.storage {
+            Storage::Cpu(storage) => slice(what, storage, self.layout),
+            _ => bail!("{what}: is not on the CPU as the other operands are"),
+        }
+    }
+}
+
+/// Whether two tensors are views of the same memory.
+pub(crate) fn same_storage(a: &Tensor, b: &Tensor) -> bool {
+    let address = |tensor: &Tensor| std::ptr::from_ref::<Storage>(&tensor.storage_and_layout().0).addr();
+    address(a) == address(b)
+}
+
+/// Refuses an operation in place on memory that it also reads.
+pub(crate) fn check_distinct(op: &str, target: &Tensor, sources: &[&Tensor]) -> Result<()> {
+    if sources.iter().any(|source| same_storage(target, source)) {
+        bail!("{op}: computes in place in {:?}, which shares its memory with another operand", target.dims())
+    }
+    Ok(())
+}
+
+/// Zeros for an output; an error where it would not fit in memory.
+///
+/// A fresh zeroed allocation is mapped but not touched, so the threads that fill it fault its pages in.
+pub(crate) fn zeros(op: &str, dims: &[usize]) -> Result<Vec<f32>> {
+    let count = dims.iter().try_fold(1_usize, |count, &d| count.checked_mul(d));
+    match count {
+        Some(count) if black_box(Vec::<f32>::new()).try_reserve_exact(count).is_ok() => Ok(vec![0.0; count]),
+        _ => bail!("{op}: an output of shape {dims:?} does not fit in memory"),
+    }
+}
