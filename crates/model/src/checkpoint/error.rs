@@ -1,0 +1,189 @@
+//! What can be wrong with a checkpoint, each in one sentence.
+
+use super::FloatType;
+use crate::config::ConfigError;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// Names shown before "and so many more".
+const SHOWN: usize = 4;
+
+/// Why weights cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// The system refuses to open or map the file.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The system refuses to create or write the file, for example because the disk is full.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file that was to be written.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The file is of another kind.
+    #[error("{} is {kind}: {advice}", path.display())]
+    OtherKind {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        kind: &'static str,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// The file ends before its contents do.
+    #[error("{} is cut off: {missing} bytes are missing at its end; copy or download it again", path.display())]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that are missing.
+        missing: u64,
+    },
+    /// The file contradicts its own format.
+    #[error("{} is damaged: {reason}", path.display())]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// What contradicts.
+        reason: String,
+    },
+    /// The PyTorch file asks for code or for a class that weights do not need. Nothing of it was run.
+    #[error(
+        "{} wants to run or build `{global}`, which weights do not need and which is refused; save the weights alone \
+         with torch.save(model.state_dict(), PATH)",
+        path.display()
+    )]
+    Forbidden {
+        /// The file.
+        path: PathBuf,
+        /// Module and name of what it asks for.
+        global: String,
+    },
+    /// The configuration that the file carries, that was given or that was inferred is not valid.
+    #[error("{}: {source}", path.display())]
+    Config {
+        /// The file that the configuration comes from.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: ConfigError,
+    },
+    /// The file carries a configuration, and the one given is of another network.
+    #[error(
+        "{} carries the configuration of another network than {}; leave the latter out or correct it",
+        path.display(), given.display()
+    )]
+    Conflict {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The configuration file.
+        given: PathBuf,
+    },
+    /// The file carries no configuration, and its tensors leave it open.
+    #[error("{} does not tell its architecture: {reason}; give it with --config FILE", path.display())]
+    Inference {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What is open.
+        reason: String,
+    },
+    /// No tensor of the file is one of this network.
+    #[error("{} is a checkpoint of another model; it holds {}", path.display(), List(names, "no tensors"))]
+    OtherModel {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What its tensors are called.
+        names: Vec<String>,
+    },
+    /// The network has tensors that the file lacks.
+    #[error("{} lacks {} of the tensors of its network: {}", path.display(), names.len(), List(names, ""))]
+    Missing {
+        /// The checkpoint.
+        path: PathBuf,
+        /// All that are missing.
+        names: Vec<String>,
+    },
+    /// Tensors have other shapes than in the network.
+    #[error(
+        "{} has {} tensors of another shape than its network: {}", path.display(), tensors.len(), List(tensors, "")
+    )]
+    Shape {
+        /// The checkpoint.
+        path: PathBuf,
+        /// All that do not fit.
+        tensors: Vec<ShapeMismatch>,
+    },
+    /// Tensors have a type that weights cannot have.
+    #[error(
+        "{} has {} tensors that are not float32, float16 or bfloat16: {}",
+        path.display(), tensors.len(), List(tensors, "")
+    )]
+    Type {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Name and type of each, as in `name (I64)`.
+        tensors: Vec<String>,
+    },
+    /// Numbers that are finite in the source would not be so in the type asked for.
+    #[error("{count} numbers of tensor {name} are too large for {to}; use bf16 or f32")]
+    Overflow {
+        /// The tensor.
+        name: String,
+        /// How many.
+        count: usize,
+        /// The type asked for.
+        to: FloatType,
+    },
+    /// A tensor was asked for that the network does not have.
+    #[error("the network has no tensor {name}")]
+    Unknown {
+        /// The name asked for.
+        name: String,
+    },
+    /// A tensor could not be made.
+    #[error(transparent)]
+    Tensor(#[from] candle_core::Error),
+}
+
+/// A tensor whose shape is not the network's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShapeMismatch {
+    /// The tensor.
+    pub name: String,
+    /// The shape in the network.
+    pub expected: Vec<usize>,
+    /// The shape in the file.
+    pub found: Vec<usize>,
+}
+
+impl fmt::Display for ShapeMismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} should be {:?} and is {:?}", self.name, self.expected, self.found)
+    }
+}
+
+/// The first few of a list, and how many more there are; or what to say of an empty one.
+struct List<'a, T>(&'a [T], &'static str);
+
+impl<T: fmt::Display> fmt::Display for List<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(items, nothing) = self;
+        if items.is_empty() {
+            return f.write_str(nothing);
+        }
+        for (i, item) in items.iter().take(SHOWN).enumerate() {
+            write!(f, "{}{item}", if i == 0 { "" } else { ", " })?;
+        }
+        match items.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Files of tensors, mapped into memory, whatever their format.
+
+use super::{CheckpointError, FloatType};
+use memmap2::Mmap;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// A file in the address space. Its bytes come from disk when they are touched.
+pub(super) struct MappedFile {
+    path: PathBuf,
+    map: Mmap,
+}
+
+impl MappedFile {
+    /// Maps a file, which must not shrink while it is in use.
+    pub(super) fn open(path: &Path) -> Result<Self, CheckpointError> {
+        let read = |source| CheckpointError::Read { path: path.into(), source };
+        let file = File::open(path).map_err(read)?;
+        let metadata = file.metadata().map_err(read)?;
+        if !metadata.is_file() {
+            return Err(read(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file")));
+        }
+        if metadata.len() == 0 {
+            return Err(read(io::Error::new(io::ErrorKind::UnexpectedEof, "it is empty")));
+        }
+        // SAFETY: the map is read only, and nothing here writes to the file: checkpoints are replaced by renaming a
+        // new file over the old one, which leaves the old bytes to whoever has mapped them. Should another program
+        // change the bytes meanwhile, then the numbers are wrong, but any bytes are valid numbers; should it cut the
+        // file, then the system ends this process instead of letting it read further.
+        #[allow(unsafe_code)]
+        let map = unsafe { Mmap::map(&file) }.map_err(read)?;
+        Ok(Self { path: path.into(), map })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.map
+    }
+
+    /// Gives the memory behind a range of bytes back to the system, since it will not be read again soon. Without
+    /// this a file of some gigabytes would fill memory beside the tensors made of it.
+    pub(super) fn release(&self, range: &Range<usize>) {
+        // SAFETY: the pages of a read-only map of a file are clean, so that dropping them loses nothing: touching
+        // them again reads them from the file again.
+        #[cfg(unix)]
+        #[allow(unsafe_code)]
+        let released =
+            unsafe { self.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len()) };
+        #[cfg(unix)]
+        if let Err(error) = released {
+            tracing::debug!(%error, "the pages of {} stay in memory", self.path.display());
+        }
+    }
+}
+
+/// What a file holds.
+pub(super) struct Contents {
+    pub(super) file: MappedFile,
+    /// The tensors by their names in the network.
+    pub(super) tensors: BTreeMap<String, StoredTensor>,
+    /// The configuration in its metadata.
+    pub(super) config: Option<String>,
+}
+
+/// Where a tensor lies in its file.
+#[derive(Clone, Debug)]
+pub(super) struct StoredTensor {
+    /// The number type, or the name of one that weights cannot have.
+    pub(super) float: Result<FloatType, String>,
+    pub(super) shape: Vec<usize>,
+    /// From its first byte to its last in the file, within it.
+    pub(super) bytes: Range<usize>,
+    /// Distance between neighbours along each dimension, in numbers, unless they lie in the order of the shape.
+    pub(super) strides: Option<Vec<usize>>,
+}
+
+impl StoredTensor {
+    /// The numbers in the order of the shape.
+    pub(super) fn decode(&self, float: FloatType, file: &[u8]) -> Vec<f32> {
+        let stored = float.decode(&file[self.bytes.clone()]);
+        let Some(strides) = &self.strides else { return stored };
+        let mut values = Vec::with_capacity(self.shape.iter().product());
+        gather(&stored, &self.shape, strides, 0, &mut values);
+        values
+    }
+}
+
+/// Appends the numbers of a strided tensor in the order of its shape.
+fn gather(stored: &[f32], shape: &[usize], strides: &[usize], start: usize, values: &mut Vec<f32>) {
+    match (shape, strides) {
+        ([count, inner_shape @ ..], [stride, inner_strides @ ..]) => {
+            for i in 0..*count {
+                gather(stored, inner_shape, inner_strides, start + i * stride, values);
+            }
+        }
+        _ => values.push(stored[start]),
+    }
+}

@@ -1,0 +1,55 @@
+//! Reading the header of safetensors files: eight bytes of length, that much JSON, the tensors without gaps.
+
+use super::CheckpointError;
+use super::file::{Contents, MappedFile, StoredTensor};
+use super::float::FloatType;
+use ::safetensors::Dtype;
+use ::safetensors::tensor::Metadata;
+
+/// Bytes of the length of the header.
+const LENGTH: usize = 8;
+
+/// The longest header that the format allows.
+pub(super) const LONGEST_HEADER: u64 = 100_000_000;
+
+/// Finds the tensors of a safetensors file.
+pub(super) fn read(file: MappedFile) -> Result<Contents, CheckpointError> {
+    let bytes = file.bytes();
+    let corrupt = |reason: String| CheckpointError::Corrupt { path: file.path().into(), reason };
+    let truncated = |expected: u64| CheckpointError::Truncated {
+        path: file.path().into(),
+        missing: expected.saturating_sub(bytes.len() as u64),
+    };
+    let Some(length) = bytes.first_chunk::<LENGTH>() else { return Err(truncated(LENGTH as u64)) };
+    let length = u64::from_le_bytes(*length);
+    if length > LONGEST_HEADER {
+        return Err(corrupt(format!("its header claims {length} bytes, more than the format allows")));
+    }
+    let start = LENGTH + length as usize;
+    let Some(header) = bytes.get(LENGTH..start) else { return Err(truncated(start as u64)) };
+    let header: Metadata =
+        serde_json::from_slice(header).map_err(|error| corrupt(format!("its header is not valid: {error}")))?;
+
+    let Some(end) = start.checked_add(header.data_len()) else {
+        return Err(corrupt("its header claims more bytes than there can be".into()));
+    };
+    if end > bytes.len() {
+        return Err(truncated(end as u64));
+    }
+    if end < bytes.len() {
+        return Err(corrupt(format!("{} bytes follow its last tensor", bytes.len() - end)));
+    }
+    let tensors = header.tensors().into_iter().map(|(name, info)| {
+        let float = match info.dtype {
+            Dtype::F32 => Ok(FloatType::F32),
+            Dtype::BF16 => Ok(FloatType::Bf16),
+            Dtype::F16 => Ok(FloatType::F16),
+            other => Err(other.to_string()),
+        };
+        let bytes = start + info.data_offsets.0..start + info.data_offsets.1;
+        (name, StoredTensor { float, shape: info.shape.clone(), bytes, strides: None })
+    });
+    let tensors = tensors.collect();
+    let config = header.metadata().as_ref().and_then(|metadata| metadata.get("config").cloned());
+    Ok(Contents { file, tensors, config })
+}

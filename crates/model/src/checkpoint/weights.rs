@@ -1,0 +1,229 @@
+//! Where the layers get their tensors from.
+
+use super::file::{Contents, MappedFile, StoredTensor};
+use super::kind::Kind;
+use super::writer::Writer;
+use super::{CheckpointError, FloatType, ShapeMismatch, pytorch, safetensors, shapes, synthetic, tensor_shapes};
+use crate::config::{Config, ConfigError};
+use candle_core::{Device, Tensor};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The weights of a network, one tensor at a time.
+pub struct Weights {
+    config: Config,
+    shapes: BTreeMap<String, Vec<usize>>,
+    source: Source,
+    unexpected: Vec<String>,
+    progress: Option<Box<Progress>>,
+    done: AtomicU64,
+}
+
+/// Called with the bytes read so far and the bytes of all tensors.
+type Progress = dyn Fn(u64, u64) + Send + Sync;
+
+enum Source {
+    File(Contents),
+    Synthetic { seed: u64 },
+}
+
+impl Weights {
+    /// Opens a safetensors checkpoint and compares it with its network. The architecture is that of the file's
+    /// `config` metadata, else of the given configuration file, else the one that the shapes tell.
+    ///
+    /// # Errors
+    /// A file that cannot be read, is of another kind (a `.pt` file is to be converted first), cut off, damaged or
+    /// of another model; a configuration that is not valid or contradicts the file's own; tensors that are missing
+    /// or have another shape or type than the network needs.
+    pub fn open(path: &Path, config: Option<&Path>) -> Result<Self, CheckpointError> {
+        let file = MappedFile::open(path)?;
+        match Kind::of(&file)? {
+            Kind::Safetensors => Self::of(safetensors::read(file)?, config),
+            Kind::PyTorch => Err(CheckpointError::OtherKind {
+                path: path.into(),
+                kind: "a PyTorch file",
+                advice: "convert it first with `periplus convert IN.pt OUT.safetensors`",
+            }),
+        }
+    }
+
+    /// Opens a safetensors or PyTorch (`.pt`) checkpoint, to [`write`](Self::write) it anew. The pickle of a PyTorch
+    /// file is read, never run.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); besides, a file in PyTorch's old form without a zip archive, and one that asks for
+    /// more than weights need.
+    pub fn open_any(path: &Path, config: Option<&Path>) -> Result<Self, CheckpointError> {
+        let file = MappedFile::open(path)?;
+        let contents = match Kind::of(&file)? {
+            Kind::Safetensors => safetensors::read(file)?,
+            Kind::PyTorch => pytorch::read(file)?,
+        };
+        Self::of(contents, config)
+    }
+
+    /// Seeded weights of any network, made when they are asked for.
+    ///
+    /// # Errors
+    /// A configuration that is not valid.
+    pub fn synthetic(config: Config, seed: u64) -> Result<Self, ConfigError> {
+        config.validate()?;
+        Ok(Self::new(config, Source::Synthetic { seed }))
+    }
+
+    fn new(config: Config, source: Source) -> Self {
+        let shapes = tensor_shapes(&config);
+        Self { config, shapes, source, unexpected: Vec::new(), progress: None, done: AtomicU64::new(0) }
+    }
+
+    fn of(contents: Contents, given: Option<&Path>) -> Result<Self, CheckpointError> {
+        let path = contents.file.path();
+        let found = || contents.tensors.iter().map(|(name, tensor)| (name.clone(), tensor.shape.clone())).collect();
+        if !contents.tensors.keys().any(|name| name.starts_with("aggregator.")) {
+            let names = contents.tensors.keys().cloned().collect();
+            return Err(CheckpointError::OtherModel { path: path.into(), names });
+        }
+        let own = contents.config.as_deref().map(Config::from_json).transpose();
+        let own = own.map_err(|source| CheckpointError::Config { path: path.into(), source })?;
+        let given = given.map(|path| Ok::<_, CheckpointError>((path, read_config(path)?))).transpose()?;
+        let config = match (own, given) {
+            (Some(own), Some((given_path, given))) if !own.same_network(&given) => {
+                return Err(CheckpointError::Conflict { path: path.into(), given: given_path.into() });
+            }
+            (Some(config), _) | (None, Some((_, config))) => config,
+            (None, None) => shapes::infer(path, &found())?,
+        };
+        compare(&contents, &tensor_shapes(&config))?;
+        let mut weights = Self::new(config, Source::File(contents));
+        if let Source::File(contents) = &weights.source {
+            let unexpected = contents.tensors.keys().filter(|&name| !weights.shapes.contains_key(name));
+            weights.unexpected = unexpected.cloned().collect();
+        }
+        Ok(weights)
+    }
+
+    /// Has a function called after every tensor that is read, with the bytes of those so far and of all, as they
+    /// are stored.
+    #[must_use]
+    pub fn with_progress(mut self, progress: impl Fn(u64, u64) + Send + Sync + 'static) -> Self {
+        self.progress = Some(Box::new(progress));
+        self
+    }
+
+    /// The network that these weights are of.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Tensors of the file that the network does not have, to be mentioned once.
+    pub fn unexpected(&self) -> &[String] {
+        &self.unexpected
+    }
+
+    /// The number types in which the network's tensors are stored, with the number of parameters in each.
+    pub fn float_types(&self) -> BTreeMap<FloatType, u64> {
+        let mut types = BTreeMap::new();
+        for (name, shape) in &self.shapes {
+            *types.entry(self.stored_as(name)).or_default() += shape.iter().product::<usize>() as u64;
+        }
+        types
+    }
+
+    /// The narrowest number type that holds all weights exactly as they are stored.
+    pub fn float_type(&self) -> FloatType {
+        match self.float_types().into_keys().collect::<Vec<_>>()[..] {
+            [only] => only,
+            _ => FloatType::F32,
+        }
+    }
+
+    /// Bytes of the network's tensors as they are stored.
+    pub fn bytes(&self) -> u64 {
+        self.float_types().into_iter().map(|(float, count)| count * float.size() as u64).sum()
+    }
+
+    fn stored_as(&self, name: &str) -> FloatType {
+        match &self.source {
+            Source::File(contents) => match contents.tensors.get(name).map(|tensor| &tensor.float) {
+                Some(Ok(float)) => *float,
+                _ => FloatType::F32,
+            },
+            Source::Synthetic { .. } => FloatType::F32,
+        }
+    }
+
+    /// A tensor of the network as float32 on the CPU, in the shape that [`tensor_shapes`] gives.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Unknown`] for a name that the network does not have.
+    pub fn get(&self, name: &str) -> Result<Tensor, CheckpointError> {
+        let unknown = || CheckpointError::Unknown { name: name.into() };
+        let shape = self.shapes.get(name).ok_or_else(unknown)?;
+        Ok(Tensor::from_vec(self.values(name, shape)?, shape.as_slice(), &Device::Cpu)?)
+    }
+
+    fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, CheckpointError> {
+        let float = self.stored_as(name);
+        let values = match &self.source {
+            Source::Synthetic { seed } => synthetic::values(name, shape, *seed)?,
+            Source::File(contents) => {
+                let stored = contents.tensors.get(name);
+                let stored = stored.ok_or_else(|| CheckpointError::Unknown { name: name.into() })?;
+                let values = stored.decode(float, contents.file.bytes());
+                contents.file.release(&stored.bytes);
+                values
+            }
+        };
+        if let Some(progress) = &self.progress {
+            let bytes = (values.len() * float.size()) as u64;
+            progress(self.done.fetch_add(bytes, Ordering::Relaxed) + bytes, self.bytes());
+        }
+        Ok(values)
+    }
+
+    /// Writes all tensors and the configuration to a safetensors file, holding one tensor in memory at a time. The
+    /// file appears when it is complete and replaces one that was there.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Write`] when the system refuses, [`CheckpointError::Overflow`] when a number is too large
+    /// for the type.
+    pub fn write(&self, path: &Path, float: FloatType) -> Result<(), CheckpointError> {
+        let mut writer = Writer::create(path, self.config.to_json(), &self.shapes, float)?;
+        for (name, shape) in &self.shapes {
+            writer.write(name, &self.values(name, shape)?)?;
+        }
+        writer.finish()
+    }
+}
+
+fn read_config(path: &Path) -> Result<Config, CheckpointError> {
+    let text = std::fs::read_to_string(path).map_err(|source| CheckpointError::Read { path: path.into(), source })?;
+    Config::from_json(&text).map_err(|source| CheckpointError::Config { path: path.into(), source })
+}
+
+/// Whether the file has every tensor of the network, in its shape and in a usable type.
+fn compare(contents: &Contents, shapes: &BTreeMap<String, Vec<usize>>) -> Result<(), CheckpointError> {
+    let path = contents.file.path();
+    let (mut missing, mut misshapen, mut unusable) = (Vec::new(), Vec::new(), Vec::new());
+    for (name, expected) in shapes {
+        match contents.tensors.get(name) {
+            None => missing.push(name.clone()),
+            Some(StoredTensor { shape, .. }) if shape != expected => {
+                misshapen.push(ShapeMismatch { name: name.clone(), expected: expected.clone(), found: shape.clone() })
+            }
+            Some(StoredTensor { float: Err(float), .. }) => unusable.push(format!("{name} ({float})")),
+            Some(_) => {}
+        }
+    }
+    if !missing.is_empty() {
+        return Err(CheckpointError::Missing { path: path.into(), names: missing });
+    }
+    if !misshapen.is_empty() {
+        return Err(CheckpointError::Shape { path: path.into(), tensors: misshapen });
+    }
+    if !unusable.is_empty() {
+        return Err(CheckpointError::Type { path: path.into(), tensors: unusable });
+    }
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! Writing safetensors files tensor by tensor.
+
+use super::{CheckpointError, FloatType};
+use ::safetensors::tensor::{Metadata, TensorInfo};
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
+
+/// A safetensors file under way. It takes its name when it is complete; dropped before, it leaves nothing behind.
+pub(super) struct Writer {
+    path: PathBuf,
+    file: NamedTempFile,
+    float: FloatType,
+}
+
+impl Writer {
+    /// Starts a file of tensors of these names and shapes, which are to follow in the same order.
+    pub(super) fn create(
+        path: &Path,
+        config: String,
+        shapes: &BTreeMap<String, Vec<usize>>,
+        float: FloatType,
+    ) -> Result<Self, CheckpointError> {
+        let failed = |source| CheckpointError::Write { path: path.into(), source };
+        let header = header(config, shapes, float).map_err(|error| failed(io::Error::other(error)))?;
+        let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".").suffix(".partial");
+        #[cfg(unix)]
+        {
+            // As any other new file, less what the user's mask takes away, and not for the owner alone.
+            use std::os::unix::fs::PermissionsExt;
+            builder.permissions(std::fs::Permissions::from_mode(0o666));
+        }
+        let mut file = builder.tempfile_in(folder).map_err(failed)?;
+        file.write_all(&header).map_err(failed)?;
+        Ok(Self { path: path.into(), file, float })
+    }
+
+    /// Appends the next tensor.
+    pub(super) fn write(&mut self, name: &str, values: &[f32]) -> Result<(), CheckpointError> {
+        let bytes = self.float.encode(values).map_err(|count| CheckpointError::Overflow {
+            name: name.into(),
+            count,
+            to: self.float,
+        })?;
+        self.file.write_all(&bytes).map_err(|source| CheckpointError::Write { path: self.path.clone(), source })
+    }
+
+    /// Gives the complete file its name.
+    pub(super) fn finish(self) -> Result<(), CheckpointError> {
+        let Self { path, file, .. } = self;
+        match file.persist(&path) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(CheckpointError::Write { path, source: error.error }),
+        }
+    }
+}
+
+fn header(
+    config: String,
+    shapes: &BTreeMap<String, Vec<usize>>,
+    float: FloatType,
+) -> Result<Vec<u8>, ::safetensors::SafeTensorError> {
+    let mut offset = 0;
+    let tensors = shapes.iter().map(|(name, shape)| {
+        let start = offset;
+        offset += shape.iter().product::<usize>() * float.size();
+        let info = TensorInfo { dtype: float.safetensors(), shape: shape.clone(), data_offsets: (start, offset) };
+        (name.clone(), info)
+    });
+    let tensors = tensors.collect();
+    let metadata = HashMap::from([("format".into(), "pt".into()), ("config".into(), config)]);
+    let mut json = serde_json::to_vec(&Metadata::new(Some(metadata), tensors)?)?;
+    // Spaces up to a multiple of eight, so that numbers lie where processors like them.
+    json.resize(json.len().next_multiple_of(8), b' ');
+    let mut header = (json.len() as u64).to_le_bytes().to_vec();
+    header.append(&mut json);
+    Ok(header)
+}
