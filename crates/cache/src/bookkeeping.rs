@@ -187,7 +187,8 @@ impl Pages {
         let mut retained = Vec::new();
         let mut special_rows = self.special_rows;
         for &page in self.window.iter().chain(joins_window).take(leaving) {
-            self.retain(page, page_size, &mut special_rows, &mut retained).ok_or_else(|| too_large(usize::MAX))?;
+            self.retain(page, page_size, &mut special_rows, &mut retained)
+                .ok_or_else(|| too_large(u32::MAX as usize))?;
         }
 
         let (left, seen_special_rows) = match pass {
@@ -268,3 +269,6 @@ impl Pages {
         Some(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -92,7 +92,7 @@ pub enum Error {
         pools: usize,
     },
     /// The tensor library or the device failed.
-    #[error("the cache could not move keys and values: {0}")]
+    #[error("the device failed to store keys and values: {0}")]
     Tensor(#[from] candle_core::Error),
 }
 

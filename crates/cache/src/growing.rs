@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Tensor};
 use periplus_kernels::pages::{PageTable, Pools, append};
 
-use crate::pool::{Storage, doubled};
+use crate::pool::{Storage, bytes, doubled};
 use crate::{Error, Result};
 
 /// Keys and values that are only ever added to, in a single page `[1, 2, capacity, heads, head_dim]` that doubles
@@ -103,8 +103,4 @@ impl GrowingRows {
         self.table.frames.extend((rows > 0).then_some(0));
         self.table.last_rows = rows;
     }
-}
-
-pub(crate) fn bytes(pool: &Tensor) -> usize {
-    pool.elem_count() * pool.dtype().size_in_bytes()
 }

@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Tensor};
 use periplus_kernels::pages::{PageTable, Pools, append, copy_rows};
 
 use crate::bookkeeping::{Pages, Plan};
-use crate::pool::{Storage, doubled};
+use crate::pool::{Storage, bytes, doubled};
 use crate::{CacheConfig, Error, Pass, Result};
 
 /// Keys and values of one stream, all layers.
@@ -247,10 +247,6 @@ impl Layer {
     }
 
     fn bytes(&self) -> usize {
-        [&self.frames, &self.special]
-            .into_iter()
-            .flatten()
-            .map(|pool| pool.elem_count() * pool.dtype().size_in_bytes())
-            .sum()
+        [&self.frames, &self.special].into_iter().flatten().map(bytes).sum()
     }
 }

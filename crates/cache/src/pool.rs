@@ -70,3 +70,8 @@ impl Storage {
 pub(crate) fn doubled(capacity: usize, needed: usize, most: usize) -> usize {
     capacity.saturating_mul(2).min(most).max(needed)
 }
+
+/// Bytes that a pool takes.
+pub(crate) fn bytes(pool: &Tensor) -> usize {
+    pool.elem_count() * pool.dtype().size_in_bytes()
+}
