@@ -1,5 +1,7 @@
 //! A growing cache against a list.
 
+#![allow(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
+
 use candle_core::{DType, Device, IndexOp, Tensor};
 use periplus_cache::{Error, GrowingRows};
 use proptest::prelude::*;

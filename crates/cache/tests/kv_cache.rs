@@ -1,12 +1,17 @@
 //! Any sequence of operations on a cache of real tensors against the rule of what a frame sees, written down as
 //! plainly as possible.
 
+#![allow(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
+
 use candle_core::{DType, Device, IndexOp, Tensor};
 use periplus_cache::{CacheConfig, CacheStats, Error, KvCache, PageTable, Pass, Retention};
 use proptest::prelude::*;
 
 const LAYERS: usize = 2;
 const HEADS: usize = 2;
+/// As published, but for a smaller window.
+const CONFIG: CacheConfig =
+    CacheConfig { window: 4, retention: Retention::All, pin_scale_frames: true, special_tokens: 6 };
 const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 
 /// A row of a frame: the frame's number, counted over all frames ever written, and the row within it.
@@ -142,7 +147,7 @@ fn decode(cache: &KvCache, table: &PageTable, layer: usize) -> Vec<Row> {
     rows
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 enum Operation {
     /// A whole pass: begin, write, and keep or drop.
     Frame {
@@ -345,9 +350,8 @@ proptest! {
 
 #[test]
 fn memory_follows_the_frames_and_stays_after_a_reset() {
-    let config = CacheConfig { window: 4, retention: Retention::All, pin_scale_frames: true, special_tokens: 6 };
     for dtype in DTYPES {
-        let mut pair = Pair::new(config, 3, 9, dtype);
+        let mut pair = Pair::new(CONFIG, 3, 9, dtype);
         assert_eq!(pair.cache.stats().bytes, 0);
         for _ in 0..200 {
             pair.frame(true, true, false);
@@ -371,8 +375,7 @@ fn memory_follows_the_frames_and_stays_after_a_reset() {
 
 #[test]
 fn sizes_beyond_memory_are_an_error() {
-    let config = CacheConfig { window: 4, retention: Retention::All, pin_scale_frames: true, special_tokens: 6 };
-    let mut pair = Pair::new(config, 1, 9, DType::F32);
+    let mut pair = Pair::new(CONFIG, 1, 9, DType::F32);
     for page_size in [usize::MAX, usize::MAX >> 6, 1 << 50] {
         let error = pair.cache.begin(Pass::Scale(1), page_size).unwrap_err();
         assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
@@ -384,22 +387,20 @@ fn sizes_beyond_memory_are_an_error() {
 
 #[test]
 fn a_cache_that_can_hold_nothing_is_refused() {
-    let config = CacheConfig { window: 4, retention: Retention::All, pin_scale_frames: true, special_tokens: 6 };
     let new = |config, layers, heads, head_dim, dtype| {
         KvCache::new(config, layers, heads, head_dim, dtype, &Device::Cpu).unwrap_err().to_string()
     };
-    let no_window = CacheConfig { window: 0, ..config };
+    let no_window = CacheConfig { window: 0, ..CONFIG };
     assert_eq!(new(no_window, 1, 1, 1, DType::F32), "the window of the cache must be at least 1, not 0");
-    assert_eq!(new(config, 0, 1, 1, DType::F32), "the number of layers of the cache must be at least 1, not 0");
-    assert_eq!(new(config, 1, 0, 1, DType::F32), "the number of heads of the cache must be at least 1, not 0");
-    assert_eq!(new(config, 1, 1, 0, DType::F32), "the head width of the cache must be at least 1, not 0");
-    assert_eq!(new(config, 1, 1, 1, DType::U8), "the cache cannot store U8; use f32, bf16 or f16");
+    assert_eq!(new(CONFIG, 0, 1, 1, DType::F32), "the number of layers of the cache must be at least 1, not 0");
+    assert_eq!(new(CONFIG, 1, 0, 1, DType::F32), "the number of heads of the cache must be at least 1, not 0");
+    assert_eq!(new(CONFIG, 1, 1, 0, DType::F32), "the head width of the cache must be at least 1, not 0");
+    assert_eq!(new(CONFIG, 1, 1, 1, DType::U8), "the cache cannot store U8; use f32, bf16 or f16");
 }
 
 #[test]
 fn a_wrong_call_says_which() {
-    let config = CacheConfig { window: 4, retention: Retention::All, pin_scale_frames: true, special_tokens: 6 };
-    let mut cache = Pair::new(config, 1, 9, DType::F32).cache;
+    let mut cache = Pair::new(CONFIG, 1, 9, DType::F32).cache;
     let rows = qkv(&[1], 9, 0);
     assert!(matches!(cache.write(0, &rows), Err(Error::NotOpen)));
     assert!(matches!(cache.commit(), Err(Error::NotOpen)));
