@@ -1,3 +1,95 @@
-//! The `periplus` program.
+//! The `periplus` program: every command is a module, each error one sentence.
 
-fn main() {}
+mod bench;
+mod console;
+mod convert;
+mod demo;
+mod failure;
+mod inspect;
+mod judge;
+mod options;
+mod progress;
+mod sinks;
+mod spans;
+mod stream;
+mod synth;
+
+use std::process::ExitCode;
+
+use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+use clap::{Parser, Subcommand};
+
+use crate::failure::Failure;
+
+/// Streaming 3D reconstruction: a video goes in; camera pose, depth and confidence come out for every frame.
+#[derive(Parser)]
+#[command(version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Stream(Box<stream::Arguments>),
+    Inspect(inspect::Arguments),
+    Convert(convert::Arguments),
+    Synth(synth::Arguments),
+    Bench(bench::Arguments),
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn run() -> Result<(), Failure> {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => match error.kind() {
+            DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
+            _ => return Err(Failure::usage(sentence(&error.to_string()))),
+        },
+    };
+    match cli.command {
+        Command::Stream(arguments) => stream::run(&arguments),
+        Command::Inspect(arguments) => inspect::run(&arguments),
+        Command::Convert(arguments) => convert::run(&arguments),
+        Command::Synth(arguments) => synth::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
+    }
+}
+
+/// What clap has to say of a wrong command line, without the usage that it puts below.
+fn sentence(message: &str) -> String {
+    let paragraphs = message.split("\n\n").map(str::trim);
+    let said = paragraphs.take_while(|text| !text.starts_with("Usage:") && !text.starts_with("For more information"));
+    let said = said.collect::<Vec<_>>().join("; ");
+    format!("{} (see --help)", said.strip_prefix("error: ").unwrap_or(&said))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_wrong_command_line_gets_a_sentence_that_names_what_is_wrong() {
+        let said = |words: &[&str]| {
+            let error = Cli::try_parse_from(["periplus"].iter().chain(words)).err().unwrap();
+            sentence(&error.to_string())
+        };
+        assert_eq!(
+            said(&["stream", "--window", "0"]),
+            "invalid value '0' for '--window <N>': 0 is not in 1.. (see --help)"
+        );
+        assert!(said(&["stream", "--windw", "3"]).contains("similar argument exists: '--window'"));
+    }
+}

@@ -1,0 +1,243 @@
+//! `periplus bench`: frames per second, and where the time goes.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use periplus::checkpoint::FloatType;
+use periplus::checkpoint::synthetic::hash_uniform;
+use periplus::{Device, Engine, Frame, Keyframes, Raster, Session, SessionConfig, StreamSettings, Viewport, Weights};
+use serde::Serialize;
+
+use crate::console;
+use crate::failure::Failure;
+use crate::options::{Float, PictureSize, Place, ThreadOptions, at_least_one, network, open_weights};
+use crate::progress::show_loading;
+use crate::spans::StageTimes;
+
+/// The library's spans and what they are called here, in the order of the network. `global_attention` lies within
+/// `global_block`.
+const STAGES: [(&str, &str); 7] = [
+    ("patch_embed", "patch embedding"),
+    ("frame_block", "frame blocks"),
+    ("global_block", "global blocks"),
+    ("global_attention", "  of which attention"),
+    ("camera_head", "camera head"),
+    ("depth_head", "depth head"),
+    ("point_head", "point head"),
+];
+
+/// Measure frames per second and the time of each stage on this machine, on frames of noise
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// The checkpoint: a safetensors file, or "demo" for the bundled one [default: synthetic weights]
+    #[arg(long, value_name = "FILE|demo")]
+    weights: Option<PathBuf>,
+    /// The network's configuration (JSON) [default: the checkpoint's own, or the published network]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Width and height of the frames
+    #[arg(long, value_name = "WxH", default_value = "518x294")]
+    image_size: PictureSize,
+    /// Frames that go in together at first; few, since their pass is measured by itself
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = at_least_one())]
+    scale_frames: usize,
+    /// Frames to stream after them, one at a time
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = at_least_one())]
+    frames: usize,
+    /// Latest keyframes that a new frame sees in full [default: the checkpoint's, or 64]
+    #[arg(long, value_name = "N", value_parser = at_least_one())]
+    window: Option<usize>,
+    /// Where to compute: auto, cpu, cuda or cuda:N
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    device: Place,
+    /// Number type of weights and cache
+    #[arg(long, value_enum, default_value = "f32")]
+    dtype: Float,
+    #[command(flatten)]
+    threads: ThreadOptions,
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was measured.
+#[derive(Serialize)]
+struct Measurement {
+    parameters: u64,
+    dtype: String,
+    width: u32,
+    height: u32,
+    threads: usize,
+    window: usize,
+    /// Seconds until the weights were in place.
+    load_seconds: f64,
+    /// All scale frames together.
+    scale_pass: Times,
+    /// One streamed frame, on average.
+    streamed_frame: Times,
+    fastest_milliseconds: f64,
+    median_milliseconds: f64,
+    /// By the median.
+    frames_per_second: f64,
+    cache_bytes: usize,
+    /// Of the whole process, where the system tells.
+    peak_resident_bytes: Option<u64>,
+}
+
+/// What a pass through the network took.
+#[derive(Serialize)]
+struct Times {
+    /// Frames that were measured.
+    frames: usize,
+    milliseconds: f64,
+    /// By the name of the stage's span.
+    stages: HashMap<&'static str, f64>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    arguments.threads.start()?;
+    let device = arguments.device.device()?;
+    let config = arguments.config.as_deref();
+    let weights = match &arguments.weights {
+        Some(weights) => open_weights(weights, config)?,
+        None => Weights::synthetic(network(config)?, 0)?,
+    };
+    arguments.image_size.check(weights.config().patch_size)?;
+    let measurement = measure(arguments, show_loading(weights), &device)?;
+    console::print(&if arguments.json { serde_json::to_string(&measurement)? } else { measurement.table() })
+}
+
+fn measure(arguments: &Arguments, weights: Weights, device: &Device) -> Result<Measurement, Failure> {
+    let started = Instant::now();
+    let float = FloatType::from(arguments.dtype);
+    let engine = Engine::load(&weights, float.into(), device)?;
+    drop(weights);
+    let load_seconds = started.elapsed().as_secs_f64();
+
+    let suggested = &engine.config().stream;
+    let stream = StreamSettings {
+        scale_frames: arguments.scale_frames,
+        window: arguments.window.unwrap_or(suggested.window),
+        ..suggested.clone()
+    };
+    let window = stream.window;
+    let mut session = engine.session(SessionConfig { stream, keyframes: Keyframes::Every(1) })?;
+    let mut noise = (0..).map(|index| noise(arguments.image_size, index));
+    let stages = StageTimes::default();
+    let mut times = |count: usize| -> Result<Vec<_>, Failure> {
+        noise.by_ref().take(count).map(|frame| timed(&stages, &mut session, frame)).collect()
+    };
+    let scale_pass = Times::new(&times(arguments.scale_frames)?, 1, &stages.take());
+    let mut times = times(arguments.frames)?;
+    let streamed_frame = Times::new(&times, times.len(), &stages.take());
+    times.sort_unstable();
+    let median = (times[(times.len() - 1) / 2] + times[times.len() / 2]) / 2;
+    Ok(Measurement {
+        parameters: engine.config().parameters(),
+        dtype: float.to_string(),
+        width: arguments.image_size.width,
+        height: arguments.image_size.height,
+        threads: rayon::current_num_threads(),
+        window,
+        load_seconds,
+        scale_pass,
+        streamed_frame,
+        fastest_milliseconds: milliseconds(times[0]),
+        median_milliseconds: milliseconds(median),
+        frames_per_second: 1.0 / median.as_secs_f64(),
+        cache_bytes: session.stats().cache_bytes,
+        peak_resident_bytes: peak_resident_bytes(),
+    })
+}
+
+/// The time that a frame takes.
+fn timed(stages: &StageTimes, session: &mut Session, frame: Frame) -> Result<Duration, Failure> {
+    let started = Instant::now();
+    stages.measure(|| session.push(frame))?;
+    Ok(started.elapsed())
+}
+
+/// A frame of noise, seeded.
+fn noise(size: PictureSize, index: u64) -> Frame {
+    let (width, height) = (size.width as usize, size.height as usize);
+    let numbers = hash_uniform(&format!("bench/{index}"), 3 * width * height, 0);
+    let bytes: Vec<u8> = numbers.into_iter().map(|number| ((number + 1.0) * 128.0) as u8).collect();
+    let (pixels, _) = bytes.as_chunks();
+    #[allow(clippy::expect_used)] // three numbers were made for each
+    let pixels = Raster::new(width, height, pixels.to_vec()).expect("a value for every pixel");
+    Frame {
+        name: None,
+        timestamp: None,
+        viewport: Viewport::identity(size.width, size.height),
+        pixels: Arc::new(pixels),
+    }
+}
+
+impl Times {
+    /// `passes` went through the network in the time of all frames.
+    fn new(frames: &[Duration], passes: usize, stages: &HashMap<&'static str, Duration>) -> Self {
+        let each = |total: Duration| milliseconds(total) / passes as f64;
+        let stages = stages.iter().map(|(&name, &time)| (name, each(time))).collect();
+        Self { frames: frames.len(), milliseconds: each(frames.iter().sum()), stages }
+    }
+}
+
+impl Measurement {
+    fn table(&self) -> String {
+        let mut text = format!(
+            "{:.1} M parameters in {}, {} x {} pixels, window {}, {} threads; loaded in {:.1} s\n\n{:<22}{:>14}{:>16}\n",
+            self.parameters as f64 / 1e6,
+            self.dtype,
+            self.width,
+            self.height,
+            self.window,
+            self.threads,
+            self.load_seconds,
+            "ms",
+            format!("{} scale frames", self.scale_pass.frames),
+            "streamed frame",
+        );
+        let (scale, streamed) = (&self.scale_pass, &self.streamed_frame);
+        let mut row = |name: &str, scale: f64, streamed: f64| {
+            let _ = writeln!(text, "{name:<22}{scale:>14.1}{streamed:>16.1}");
+        };
+        let mut rest = (scale.milliseconds, streamed.milliseconds);
+        for (span, name) in STAGES {
+            let (Some(scale), Some(streamed)) = (scale.stages.get(span), streamed.stages.get(span)) else { continue };
+            row(name, *scale, *streamed);
+            if span != "global_attention" {
+                rest = (rest.0 - scale, rest.1 - streamed);
+            }
+        }
+        row("the rest", rest.0, rest.1);
+        row("all", scale.milliseconds, streamed.milliseconds);
+        let _ = write!(
+            text,
+            "\n{:.3} frames per second: {:.1} ms a frame in the median of {}, {:.1} at best; cache {}",
+            self.frames_per_second,
+            self.median_milliseconds,
+            self.streamed_frame.frames,
+            self.fastest_milliseconds,
+            indicatif::BinaryBytes(self.cache_bytes as u64),
+        );
+        if let Some(bytes) = self.peak_resident_bytes {
+            let _ = write!(text, ", peak memory {}", indicatif::BinaryBytes(bytes));
+        }
+        text
+    }
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// The most memory that this process has held so far; `None` where the system does not tell (it does on Linux).
+fn peak_resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}

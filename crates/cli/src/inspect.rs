@@ -1,0 +1,122 @@
+//! `periplus inspect`: what a checkpoint holds and what a stream with it needs.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use periplus::Config;
+use periplus::checkpoint::FloatType;
+
+use crate::console;
+use crate::failure::Failure;
+use crate::options::{Float, PictureSize, StreamOptions, open_weights, trained_size};
+
+/// Show a checkpoint's architecture, its size, and the memory that a stream with it needs
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// The checkpoint: a safetensors file, or "demo" for the bundled one
+    #[arg(value_name = "FILE|demo")]
+    weights: PathBuf,
+    /// The network's configuration (JSON), for a checkpoint that does not carry its own
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The picture that the network sees [default: the square it was trained on, which needs the most]
+    #[arg(long, value_name = "WxH")]
+    picture: Option<PictureSize>,
+    /// Number type that the stream computes with
+    #[arg(long, value_enum, default_value = "f32")]
+    dtype: Float,
+    #[command(flatten)]
+    stream: StreamOptions,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let weights = open_weights(&arguments.weights, arguments.config.as_deref())?;
+    let config = Config { stream: arguments.stream.over(&weights.config().stream)?, ..weights.config().clone() };
+    let side = trained_size(&config);
+    let picture = arguments.picture.unwrap_or(PictureSize { width: side, height: side });
+    picture.check(config.patch_size)?;
+
+    let stored = weights.float_types();
+    let stored: Vec<_> = stored.iter().map(|(float, count)| format!("{} in {float}", millions(*count))).collect();
+    console::print(&format!(
+        "{architecture}\n\
+         Parameters           {parameters} ({stored}, {bytes})\n\
+         {memory}",
+        architecture = architecture(&config),
+        parameters = millions(config.parameters()),
+        stored = stored.join(", "),
+        bytes = size(weights.bytes()),
+        memory = memory(&config, picture, arguments.dtype.into()),
+    ))
+}
+
+fn architecture(config: &Config) -> String {
+    format!(
+        "Patch embedding      {} blocks, {} channels, {} heads, patches of {patch} x {patch} pixels, \
+         trained on {side} x {side} pixels\n\
+         Aggregator           {} pairs of blocks, {} channels, {} heads, {} registers, taps after pairs {:?}\n\
+         Camera head          {} blocks, {} channels, {} heads\n\
+         Dense heads          {}, {} channels",
+        config.vit_depth,
+        config.embed_dim,
+        config.vit_heads,
+        config.depth,
+        config.embed_dim,
+        config.num_heads,
+        config.num_registers,
+        config.taps,
+        config.camera_depth,
+        2 * config.embed_dim,
+        config.camera_heads,
+        if config.point_head { "depth and points" } else { "depth" },
+        config.dpt_features,
+        patch = config.patch_size,
+        side = trained_size(config),
+    )
+}
+
+/// The memory that a stream needs, as a table.
+fn memory(config: &Config, picture: PictureSize, float: FloatType) -> String {
+    let (width, height) = (picture.width as usize, picture.height as usize);
+    let stream = &config.stream;
+    format!(
+        "\n\
+         A stream of {width} x {height} pixels in {float}, {} scale frames, window {}, {} camera iterations:\n\
+         Weights              {}\n\
+         Frames in full       {}\n\
+         Every frame kept     {} more once it has left the window, {} in the camera head",
+        stream.scale_frames,
+        stream.window,
+        stream.camera_iterations,
+        size(config.parameters().saturating_mul(float.size() as u64)),
+        size(config.frame_pool_bytes(height, width, float.size())),
+        size(config.special_bytes_per_frame(float.size())),
+        size(config.camera_bytes_per_frame(FloatType::F32.size())),
+    )
+}
+
+fn millions(count: u64) -> String {
+    format!("{:.2} M", count as f64 / 1e6)
+}
+
+/// Bytes in the unit that suits them.
+fn size(bytes: u64) -> String {
+    indicatif::BinaryBytes(bytes).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_published_network_needs_what_it_is_known_to_need() {
+        let config = Config::full();
+        let text = memory(&config, PictureSize { width: 518, height: 378 }, FloatType::Bf16);
+        // 2 (key, value) x 24 layers x 1024 channels x 2 bytes = 96 KiB a token; 1005 tokens a frame, 8 + 64 + 1 frames.
+        assert!(text.contains("Weights              2.16 GiB"), "{text}");
+        assert!(text.contains("Frames in full       6.72 GiB"), "{text}");
+        assert!(text.contains("576.00 KiB more"), "{text}");
+        assert!(architecture(&config).contains("trained on 518 x 518"));
+        assert_eq!(millions(config.parameters()), "1157.94 M");
+    }
+}

@@ -1,0 +1,264 @@
+//! Options that several commands share.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::builder::{RangedU64ValueParser, TypedValueParser};
+use clap::{Args, ValueEnum};
+use periplus::checkpoint::FloatType;
+use periplus::{Config, Device, Retention, StreamSettings, Weights};
+
+use crate::failure::Failure;
+use crate::{console, demo};
+
+/// A count that cannot be zero.
+pub(crate) fn at_least_one() -> impl TypedValueParser<Value = usize> {
+    RangedU64ValueParser::<usize>::new().range(1..)
+}
+
+/// Which weights, and of which network.
+#[derive(Args)]
+pub(crate) struct WeightsOptions {
+    /// The checkpoint: a safetensors file, or "demo" for the bundled one
+    #[arg(long, value_name = "FILE|demo")]
+    pub(crate) weights: Option<PathBuf>,
+    /// The network's configuration (JSON), for a checkpoint that does not carry its own
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// Opens a checkpoint and says once what is odd about it.
+pub(crate) fn open_weights(weights: &Path, config: Option<&Path>) -> Result<Weights, Failure> {
+    let weights = if is_demo(weights) { demo::weights(config)? } else { Weights::open(weights, config)? };
+    mention_unexpected(&weights);
+    Ok(weights)
+}
+
+/// Names the tensors that will not be used.
+pub(crate) fn mention_unexpected(weights: &Weights) {
+    let names = weights.unexpected();
+    if let Some(first) = names.first() {
+        let (are, more) = match names.len() {
+            1 => ("is", String::new()),
+            count => ("are", format!(" and {} more", count - 1)),
+        };
+        console::line(&format!("warning: {first}{more} {are} no part of the network and will not be used"));
+    }
+}
+
+/// The network that a configuration file describes, or the published one.
+pub(crate) fn network(config: Option<&Path>) -> Result<Config, Failure> {
+    let Some(path) = config else { return Ok(Config::full()) };
+    let named = |error: &dyn std::error::Error| Failure::Failed(format!("{}: {error}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| named(&error))?;
+    Config::from_json(&text).map_err(|error| named(&error))
+}
+
+/// Whether the word on the command line names the bundled checkpoint.
+pub(crate) fn is_demo(weights: &Path) -> bool {
+    weights == Path::new("demo")
+}
+
+/// Side of the square pictures that the network was trained on, in pixels: its position embedding has one vector for
+/// each of their patches. 518 for the published networks.
+pub(crate) fn trained_size(config: &Config) -> u32 {
+    u32::try_from(config.pos_grid.saturating_mul(config.patch_size)).unwrap_or(u32::MAX)
+}
+
+/// How to stream; what is not given is as the checkpoint suggests, or as published.
+#[derive(Args)]
+pub(crate) struct StreamOptions {
+    /// Frames that go in together at first [default: the checkpoint's, or 8]
+    #[arg(long, value_name = "N", value_parser = at_least_one())]
+    pub(crate) scale_frames: Option<usize>,
+    /// Latest keyframes that a new frame sees in full [default: the checkpoint's, or 64]
+    #[arg(long, value_name = "N", value_parser = at_least_one())]
+    pub(crate) window: Option<usize>,
+    /// Refinement passes of the camera head [default: the checkpoint's, or 4]
+    #[arg(long, value_name = "N", value_parser = at_least_one())]
+    pub(crate) camera_iterations: Option<usize>,
+    /// What stays visible of a keyframe that leaves the window: its special tokens, its camera token, or nothing
+    /// [default: the checkpoint's, or all]
+    #[arg(long, value_name = "WHICH")]
+    pub(crate) keep_special: Option<Keep>,
+}
+
+impl StreamOptions {
+    /// The settings: the ones given, else those `suggested`.
+    ///
+    /// # Errors
+    /// A usage failure for numbers that no stream can have.
+    pub(crate) fn over(&self, suggested: &StreamSettings) -> Result<StreamSettings, Failure> {
+        let settings = StreamSettings {
+            scale_frames: self.scale_frames.unwrap_or(suggested.scale_frames),
+            window: self.window.unwrap_or(suggested.window),
+            camera_iterations: self.camera_iterations.unwrap_or(suggested.camera_iterations),
+            keep_special: self.keep_special.map_or(suggested.keep_special, Keep::into),
+            include_scale_frames: suggested.include_scale_frames,
+        };
+        settings.validate().map_err(Failure::usage)?;
+        Ok(settings)
+    }
+}
+
+/// [`Retention`] on the command line.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Keep {
+    All,
+    Camera,
+    None,
+}
+
+impl From<Keep> for Retention {
+    fn from(keep: Keep) -> Self {
+        match keep {
+            Keep::All => Self::All,
+            Keep::Camera => Self::Camera,
+            Keep::None => Self::None,
+        }
+    }
+}
+
+/// [`FloatType`] on the command line.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Float {
+    /// 32 bits, the fastest on a CPU
+    #[value(alias = "float32")]
+    F32,
+    /// 16 bits with the range of float32
+    #[value(alias = "bfloat16")]
+    Bf16,
+    /// 16 bits
+    #[value(alias = "float16")]
+    F16,
+}
+
+impl From<Float> for FloatType {
+    fn from(float: Float) -> Self {
+        match float {
+            Float::F32 => Self::F32,
+            Float::Bf16 => Self::Bf16,
+            Float::F16 => Self::F16,
+        }
+    }
+}
+
+/// Where to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The best device there is.
+    Auto,
+    Cpu,
+    /// The CUDA device of that number.
+    Cuda(usize),
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "cpu" => Ok(Self::Cpu),
+            "cuda" => Ok(Self::Cuda(0)),
+            _ => text
+                .strip_prefix("cuda:")
+                .and_then(|number| number.parse().ok().map(Self::Cuda))
+                .ok_or_else(|| "give auto, cpu, cuda or cuda:N".into()),
+        }
+    }
+}
+
+impl Place {
+    /// The device.
+    ///
+    /// # Errors
+    /// If this build has no code for it.
+    pub(crate) fn device(self) -> Result<Device, Failure> {
+        match self {
+            Self::Auto | Self::Cpu => Ok(Device::Cpu),
+            Self::Cuda(_) => Err(Failure::Failed("this build of periplus has no CUDA: use --device cpu".into())),
+        }
+    }
+}
+
+/// Threads to compute in.
+#[derive(Args)]
+pub(crate) struct ThreadOptions {
+    /// Threads to compute in [default: one per core]
+    #[arg(long, value_name = "N", value_parser = at_least_one())]
+    threads: Option<usize>,
+}
+
+impl ThreadOptions {
+    /// Makes the pool that all computation runs in; to be called once, before any.
+    pub(crate) fn start(&self) -> Result<(), Failure> {
+        let threads = self.threads.unwrap_or(0); // to rayon 0 means one per core
+        rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build_global()
+            .map_err(|error| Failure::Failed(format!("the threads to compute in cannot be started: {error}")))
+    }
+}
+
+/// Width and height of the picture that the network sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PictureSize {
+    pub(crate) width: u32,
+    pub(crate) height: u32,
+}
+
+impl FromStr for PictureSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| text.trim().parse().ok();
+        text.split_once(['x', 'X'])
+            .and_then(|(width, height)| Some(Self { width: number(width)?, height: number(height)? }))
+            .ok_or_else(|| "give WIDTHxHEIGHT in pixels, as 518x294".into())
+    }
+}
+
+impl PictureSize {
+    /// # Errors
+    /// A usage failure unless both sides are whole patches.
+    pub(crate) fn check(self, patch: usize) -> Result<(), Failure> {
+        // A square of this side would be 3 GiB of pixels; beyond it sizes are mistakes and products overflow.
+        const LARGEST: usize = 1 << 15;
+        let fits = |side: u32| (1..=LARGEST).contains(&(side as usize)) && (side as usize).is_multiple_of(patch);
+        if fits(self.width) && fits(self.height) {
+            return Ok(());
+        }
+        Err(Failure::Usage(format!(
+            "the picture size {} x {} is not made of patches of {patch} x {patch} pixels: use multiples of {patch} up to {LARGEST}",
+            self.width, self.height
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_named_as_other_programs_name_them() {
+        let parse = |text: &str| text.parse::<Place>();
+        assert_eq!(parse("auto"), Ok(Place::Auto));
+        assert_eq!(parse("cuda"), Ok(Place::Cuda(0)));
+        assert_eq!(parse("cuda:3"), Ok(Place::Cuda(3)));
+        for wrong in ["", "gpu", "cuda:", "cuda:-1", "cuda:x", "CPU "] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn picture_sizes_are_whole_patches() {
+        let size: PictureSize = "518x294".parse().unwrap();
+        assert_eq!(size, PictureSize { width: 518, height: 294 });
+        assert!(size.check(14).is_ok() && size.check(16).is_err());
+        assert!("518".parse::<PictureSize>().is_err() && "518x-2".parse::<PictureSize>().is_err());
+        for wrong in ["0x14", "14x0", "4294967294x14"] {
+            assert!(wrong.parse::<PictureSize>().unwrap().check(14).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Where the answers of a stream go.
+
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use periplus::FrameOutput;
+use periplus::export::{
+    DepthMaps, ExportError, JsonFile, JsonLines, NpzFiles, PointCloud, PointCloudOptions, Sink, Trajectory,
+};
+
+use crate::console;
+use crate::failure::Failure;
+
+/// Which results, and where.
+#[derive(Args)]
+pub(crate) struct SinkOptions {
+    /// Folder for the results, made if need be
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// What to write there: npz (everything, a file per frame), tum (trajectory), depth (16-bit PNG), ply (point cloud),
+    /// jsonl
+    // The defaults are the numbers, the path, and something to look at.
+    #[arg(
+        long,
+        value_name = "FORMATS",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "npz,tum,ply",
+        requires = "out"
+    )]
+    save: Vec<Format>,
+    /// Confidence below which a point is left out of the point cloud; 1 keeps all
+    #[arg(long, value_name = "NUMBER", default_value_t = PointCloudOptions::default().min_confidence)]
+    ply_confidence: f32,
+    /// Side of the voxels that keep one point each, in the unit of depth; 0 keeps all [default: two pixels' worth]
+    #[arg(long, value_name = "NUMBER")]
+    ply_voxel: Option<f64>,
+    /// Print a JSON object per frame on standard output, and nothing else there
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Npz,
+    Tum,
+    Depth,
+    Ply,
+    Jsonl,
+}
+
+/// All the places where one run's answers go.
+pub(crate) struct Sinks {
+    files: Vec<Box<dyn Sink>>,
+    /// Objects on standard output.
+    lines: Option<JsonLines<io::Stdout>>,
+}
+
+impl Sinks {
+    /// Begins the files that `options` ask for.
+    pub(crate) fn open(options: &SinkOptions) -> Result<Self, Failure> {
+        let mut files = Vec::new();
+        if let Some(folder) = &options.out {
+            let points = PointCloudOptions { min_confidence: options.ply_confidence, voxel_size: options.ply_voxel };
+            let mut opened = Vec::new();
+            for &format in &options.save {
+                if opened.contains(&format) {
+                    continue;
+                }
+                opened.push(format);
+                files.push(match format {
+                    Format::Npz => Box::new(NpzFiles::create(folder)?) as Box<dyn Sink>,
+                    Format::Tum => Box::new(Trajectory::create(folder)?),
+                    Format::Depth => Box::new(DepthMaps::create(folder)?),
+                    Format::Ply => Box::new(PointCloud::create(folder, points)?),
+                    Format::Jsonl => Box::new(JsonFile::create(folder)?),
+                });
+            }
+        }
+        let lines = options.json.then(|| JsonLines::new(io::stdout(), "standard output"));
+        Ok(Self { files, lines })
+    }
+
+    pub(crate) fn write(&mut self, output: &FrameOutput) -> Result<(), Failure> {
+        for file in &mut self.files {
+            file.write(output)?;
+        }
+        match self.lines.as_mut().map_or(Ok(()), |lines| lines.write(output)) {
+            Err(ExportError::Closed { .. }) => Err(Failure::OutputClosed),
+            written => Ok(written?),
+        }
+    }
+
+    /// Completes the files, those that still can be after an error too, and tells what was written.
+    pub(crate) fn finish(self) -> (Vec<String>, Result<(), Failure>) {
+        let (mut written, mut result) = (Vec::new(), Ok(()));
+        for file in self.files {
+            match file.finish() {
+                Ok(summary) => written.push(summary.to_string()),
+                Err(error) => result = result.and(Err(error.into())),
+            }
+        }
+        (written, result)
+    }
+}
+
+impl SinkOptions {
+    /// Whether objects scroll over the user's terminal, where a progress bar would be in their way.
+    pub(crate) fn on_terminal(&self) -> bool {
+        self.json && io::stdout().is_terminal()
+    }
+
+    /// Says something to the user on standard output, or beside it where that is for objects.
+    pub(crate) fn say(&self, text: &str) -> Result<(), Failure> {
+        if self.json {
+            console::line(text);
+            return Ok(());
+        }
+        console::print(text)
+    }
+}

@@ -1,0 +1,249 @@
+//! `periplus stream`: a clip goes in, answers come out.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::{Args, ValueEnum};
+use periplus::checkpoint::FloatType;
+use periplus::frames::{FolderOptions, FolderSource, OnBadFrame, Preprocess, Resize, Source};
+use periplus::{Config, Engine, FrameOutput, Keyframes, Session, SessionConfig, keyframe_interval};
+
+use crate::console;
+use crate::demo::{self, DemoClip};
+use crate::failure::Failure;
+use crate::judge::Judge;
+use crate::options::{Float, Place, StreamOptions, ThreadOptions, WeightsOptions, is_demo, open_weights, trained_size};
+use crate::progress::{Progress, show_loading};
+use crate::sinks::{SinkOptions, Sinks};
+
+/// Stream a clip: camera pose, depth and confidence of every frame
+///
+/// Without FRAMES, the bundled clip; without --weights, the bundled demo network.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Folder with the pictures of the clip, in natural order of their names [default: the bundled clip]
+    frames: Option<PathBuf>,
+    #[command(flatten)]
+    weights: WeightsOptions,
+    #[command(flatten)]
+    sinks: SinkOptions,
+    #[command(flatten)]
+    clip: ClipOptions,
+    #[command(flatten)]
+    stream: StreamOptions,
+    /// Keep every N-th frame in the cache; auto keeps all up to 320 frames and about 320 of longer clips
+    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = interval)]
+    keyframe_interval: Interval,
+    /// Where to compute: auto, cpu, cuda or cuda:N
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    device: Place,
+    /// Number type of weights and cache
+    #[arg(long, value_enum, default_value = "f32")]
+    dtype: Float,
+    #[command(flatten)]
+    threads: ThreadOptions,
+    /// Say nothing but warnings and errors
+    #[arg(long)]
+    quiet: bool,
+}
+
+/// Which frames, and how they become what the network sees.
+#[derive(Args)]
+struct ClipOptions {
+    /// Width of the picture that the network sees, in pixels [default: what it was trained on, 518 for published ones]
+    #[arg(long, value_name = "PIXELS")]
+    image_size: Option<u32>,
+    /// Fit the width and crop what is too high, or fit the longer side and pad to a square
+    #[arg(long, value_enum, default_value = "crop")]
+    resize: Fit,
+    /// Take every N-th picture
+    #[arg(long, value_name = "N", default_value = "1")]
+    stride: NonZeroUsize,
+    /// Take the first N of those
+    #[arg(long, value_name = "N")]
+    first: Option<NonZeroUsize>,
+    /// Leave out N pictures at the start
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    skip: usize,
+    /// What to do about a picture that cannot be read or is of another size than the first
+    #[arg(long, value_enum, default_value = "stop")]
+    on_bad_frame: BadFrame,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Fit {
+    Crop,
+    Pad,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum BadFrame {
+    Stop,
+    Skip,
+}
+
+/// `None` is for as the length of the clip suggests.
+type Interval = Option<usize>;
+
+fn interval(text: &str) -> Result<Interval, String> {
+    match (text, text.parse()) {
+        ("auto", _) => Ok(None),
+        (_, Ok(number @ 1..)) => Ok(Some(number)),
+        _ => Err("give a number from 1 on, or auto".into()),
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    arguments.threads.start()?;
+    let device = arguments.device.device()?;
+    let weights_path = arguments.weights.weights.as_deref().unwrap_or(Path::new("demo"));
+    let weights = open_weights(weights_path, arguments.weights.config.as_deref())?;
+    let preprocess = arguments.clip.preprocess(weights.config())?;
+    let source = arguments.clip.open(arguments.frames.as_deref(), preprocess)?;
+    let sinks = Sinks::open(&arguments.sinks)?;
+    if is_demo(weights_path) && arguments.frames.is_some() {
+        console::line(demo::LIMITS);
+    }
+
+    let stream = arguments.stream.over(&weights.config().stream)?;
+    let interval = arguments.keyframe_interval;
+    let interval = interval.unwrap_or_else(|| keyframe_interval(source.len_hint().unwrap_or(0)));
+    // The engine has weights of its own: the file's map is let go before the first frame.
+    let engine = Engine::load(&show_loading(weights), FloatType::from(arguments.dtype).into(), &device)?;
+    let session = engine.session(SessionConfig { stream, keyframes: Keyframes::Every(interval) })?;
+
+    let interrupted = on_interrupt()?;
+    let mut run = Run {
+        progress: Progress::start(source.len_hint(), arguments.quiet || arguments.sinks.on_terminal()),
+        source,
+        session,
+        sinks,
+        judge: arguments.frames.is_none().then(Judge::default),
+        frames: 0,
+    };
+    let ended = run.stream(&interrupted);
+    run.end(ended, arguments)
+}
+
+/// A flag that is set when the user (or the system) asks the program to stop. Asked twice, it stops at once.
+fn on_interrupt() -> Result<Arc<AtomicBool>, Failure> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&interrupted);
+    ctrlc::set_handler(move || {
+        if flag.swap(true, Ordering::Relaxed) {
+            std::process::exit(Failure::INTERRUPTED.into());
+        }
+    })?;
+    Ok(interrupted)
+}
+
+/// A clip on its way from the source to the sinks.
+struct Run {
+    source: Box<dyn Source>,
+    session: Session,
+    sinks: Sinks,
+    /// For the bundled clip.
+    judge: Option<Judge>,
+    progress: Progress,
+    /// Frames answered.
+    frames: usize,
+}
+
+impl Run {
+    /// Answers frame after frame until the clip ends or something else does.
+    fn stream(&mut self, interrupted: &AtomicBool) -> Result<(), Failure> {
+        while let Some(frame) = self.source.next() {
+            let outputs = self.session.push(frame?)?;
+            self.deliver(&outputs)?;
+            if interrupted.load(Ordering::Relaxed) {
+                return Err(Failure::Interrupted);
+            }
+        }
+        let outputs = self.session.finish()?;
+        self.deliver(&outputs)?;
+        match self.source.skipped() {
+            [first, ..] if self.frames == 0 => {
+                Err(Failure::Failed(format!("no frame could be used, the first for this: {first}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn deliver(&mut self, outputs: &[FrameOutput]) -> Result<(), Failure> {
+        for output in outputs {
+            self.sinks.write(output)?;
+            if let Some(judge) = &mut self.judge {
+                judge.observe(output);
+            }
+            self.frames += 1;
+        }
+        self.progress.reached(self.frames + self.source.skipped().len());
+        Ok(())
+    }
+
+    /// Puts in order what has been written, however the run ended, and says what there is.
+    fn end(self, ended: Result<(), Failure>, arguments: &Arguments) -> Result<(), Failure> {
+        let elapsed = self.progress.end().as_secs_f64();
+        let skipped = self.source.skipped();
+        if let [first, ..] = skipped {
+            let of = self.source.len_hint().map_or(String::new(), |total| format!(" of {total}"));
+            console::line(&format!("warning: {}{of} pictures were skipped, the first: {first}", skipped.len()));
+        }
+        let wanted = self.session.config().stream.scale_frames;
+        if ended.is_ok() && self.frames < wanted {
+            console::line(&format!(
+                "warning: a clip of {} is shorter than the {wanted} scale frames: all went in together",
+                counted(self.frames, "frame")
+            ));
+        }
+        let (written, finished) = self.sinks.finish();
+        let ended = ended.and(finished);
+        if arguments.quiet {
+            return ended;
+        }
+        let mut lines = vec![format!(
+            "{} in {elapsed:.1} s ({:.2} frames/s), {}",
+            counted(self.frames, "frame"),
+            self.frames as f64 / elapsed.max(f64::EPSILON),
+            counted(self.session.stats().keyframes, "keyframe"),
+        )];
+        lines.extend(written);
+        lines.extend(self.judge.and_then(Judge::verdict));
+        let said = arguments.sinks.say(&lines.join("\n"));
+        ended.and(said)
+    }
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+impl ClipOptions {
+    fn preprocess(&self, config: &Config) -> Result<Preprocess, Failure> {
+        let image_size = self.image_size.unwrap_or_else(|| trained_size(config));
+        let patch = u32::try_from(config.patch_size).unwrap_or(u32::MAX);
+        let resize = match self.resize {
+            Fit::Crop => Resize::Crop,
+            Fit::Pad => Resize::Pad,
+        };
+        Preprocess::new(image_size, patch, resize).map_err(Failure::usage)
+    }
+
+    fn open(&self, folder: Option<&Path>, preprocess: Preprocess) -> Result<Box<dyn Source>, Failure> {
+        let options = FolderOptions {
+            skip: self.skip,
+            stride: self.stride,
+            first: self.first,
+            on_bad_frame: match self.on_bad_frame {
+                BadFrame::Stop => OnBadFrame::Stop,
+                BadFrame::Skip => OnBadFrame::Skip,
+            },
+        };
+        Ok(match folder {
+            Some(folder) => Box::new(FolderSource::open(folder, &options, preprocess)?),
+            None => Box::new(DemoClip::open(&options, preprocess)?),
+        })
+    }
+}

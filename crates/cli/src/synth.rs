@@ -1,0 +1,35 @@
+//! `periplus synth`: a checkpoint of any network, with weights that mean nothing.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use periplus::Weights;
+
+use crate::console;
+use crate::failure::Failure;
+use crate::options::{Float, network};
+use crate::progress::show_loading;
+
+/// Write a seeded synthetic checkpoint, for benchmarks and tests, where any weights will do
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// The file to write
+    #[arg(value_name = "OUT.safetensors")]
+    output: PathBuf,
+    /// The network's configuration (JSON) [default: the published network]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Seed of the weights
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Number type of the weights
+    #[arg(long, value_enum, default_value = "f32")]
+    dtype: Float,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let weights = Weights::synthetic(network(arguments.config.as_deref())?, arguments.seed)?;
+    show_loading(weights).write(&arguments.output, arguments.dtype.into())?;
+    console::line(&format!("wrote {}", arguments.output.display()));
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! `synth`, `inspect`, `convert` and `bench` on a small network.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::{Scratch, TINY, periplus, run, stream};
+use serde_json::Value;
+
+#[test]
+fn what_synth_writes_inspect_understands() {
+    let scratch = Scratch::new();
+    let weights = scratch.tiny_weights();
+    let ended = run(periplus().arg("inspect").arg(&weights));
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    for said in ["0.87 M", "in f32", "70 x 70", "3 scale frames", "window 4"] {
+        assert!(ended.stdout.contains(said), "{said:?} is not in {}", ended.stdout);
+    }
+    let ended = run(periplus().arg("inspect").arg(&weights).args(["--picture", "700x392", "--window", "64"]));
+    assert!(ended.stdout.contains("700 x 392") && ended.stdout.contains("window 64"), "{}", ended.stdout);
+}
+
+#[test]
+fn inspect_shows_the_bundled_checkpoint() {
+    let ended = run(periplus().args(["inspect", "demo"]));
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    for said in ["6.56 M", "in f16", "224 x 224", "4 scale frames", "window 8"] {
+        assert!(ended.stdout.contains(said), "{said:?} is not in {}", ended.stdout);
+    }
+}
+
+#[test]
+fn one_seed_makes_one_checkpoint() {
+    let scratch = Scratch::new();
+    let config = scratch.write("tiny.json", TINY);
+    let synth = |name: &str, seed: &str| {
+        let file = scratch.path(name);
+        let mut command = periplus();
+        command.arg("synth").arg(&file).arg("--config").arg(&config).args(["--seed", seed, "--dtype", "bf16"]);
+        assert_eq!(run(&mut command).code, 0);
+        fs::read(file).unwrap()
+    };
+    let (one, again, other) = (synth("one", "1"), synth("again", "1"), synth("other", "2"));
+    assert!(one == again && one != other && one.len() == other.len());
+}
+
+/// A PyTorch checkpoint of [`TINY`] in float16, which does not tell its architecture but by the shapes.
+fn pytorch_checkpoint() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tiny.pt"))
+}
+
+#[test]
+fn a_converted_checkpoint_streams() {
+    let scratch = Scratch::new();
+    let weights = scratch.path("converted.safetensors");
+    let ended = run(periplus().arg("convert").arg(pytorch_checkpoint()).arg(&weights));
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert!(ended.stderr.contains("f16"), "{}", ended.stderr);
+    let ended = run(stream(&scratch.pictures("clip", 4), &weights).args(["--json", "--scale-frames", "2"]));
+    assert_eq!((ended.code, ended.stdout.lines().count()), (0, 4), "{}", ended.stderr);
+}
+
+#[test]
+fn a_pytorch_checkpoint_is_to_be_converted_first() {
+    let scratch = Scratch::new();
+    let ended = run(&mut stream(&scratch.pictures("clip", 1), pytorch_checkpoint()));
+    assert_eq!(ended.code, 1);
+    let error = ended.stderr.lines().last().unwrap();
+    assert!(error.starts_with("error: ") && error.contains("periplus convert"), "{error}");
+}
+
+#[test]
+fn convert_leaves_nothing_behind_when_it_fails() {
+    let scratch = Scratch::new();
+    let whole = fs::read(pytorch_checkpoint()).unwrap();
+    let input = scratch.write("in/cut.pt", &whole[..whole.len() / 2]);
+    fs::create_dir(scratch.path("out")).unwrap();
+    let ended = run(periplus().arg("convert").arg(input).arg(scratch.path("out/weights.safetensors")));
+    assert_eq!(ended.code, 1);
+    assert!(ended.stderr.starts_with("error: ") && ended.stderr.contains("cut.pt"), "{}", ended.stderr);
+    assert!(common::names(&scratch.path("out")).is_empty());
+}
+
+#[test]
+fn bench_tells_where_the_time_goes() {
+    let scratch = Scratch::new();
+    let config = scratch.write("tiny.json", TINY);
+    let bench = |json: bool| {
+        let mut command = periplus();
+        command.args(["bench", "--image-size", "70x56", "--frames", "3"]).arg("--config").arg(&config);
+        let ended = run(if json { command.arg("--json") } else { &mut command });
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        ended.stdout
+    };
+    let table = bench(false);
+    for said in ["patch embedding", "of which attention", "depth head", "frames per second"] {
+        assert!(table.contains(said), "{said:?} is not in {table}");
+    }
+    let measured: Value = serde_json::from_str(&bench(true)).unwrap();
+    assert_eq!(measured["streamed_frame"]["frames"], 3);
+    assert_eq!(measured["scale_pass"]["frames"], 2);
+    let stages = measured["streamed_frame"]["stages"].as_object().unwrap();
+    let time = |stage: &str| stages[stage].as_f64().unwrap();
+    assert!(time("global_block") >= time("global_attention") && time("global_attention") > 0.0);
+    let outer: f64 =
+        stages.iter().filter(|(name, _)| *name != "global_attention").map(|(_, t)| t.as_f64().unwrap()).sum();
+    let whole = measured["streamed_frame"]["milliseconds"].as_f64().unwrap();
+    assert!(outer <= whole && outer > 0.5 * whole, "{outer} ms of {whole}");
+}
+
+#[test]
+fn bench_refuses_pictures_that_are_not_whole_patches() {
+    let ended = run(periplus().args(["bench", "--weights", "demo", "--image-size", "225x168"]));
+    assert_eq!(ended.code, 2);
+    assert!(ended.stderr.contains("225 x 168") && ended.stderr.contains("14"), "{}", ended.stderr);
+}
+
+#[test]
+fn results_stop_quietly_when_nobody_reads_them() {
+    let mut child = periplus().args(["inspect", "demo"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert!(child.wait().unwrap().success());
+}

@@ -1,0 +1,97 @@
+//! Running the built program on small inputs.
+#![allow(dead_code)] // each test program uses its part of this
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use image::{Rgb, RgbImage};
+use tempfile::TempDir;
+
+/// A network that runs a frame in milliseconds: 3 scale frames, window 4, trained on 70 x 70 pixels.
+pub const TINY: &str = r#"{"embed_dim": 64, "num_heads": 1, "depth": 4, "vit_depth": 2, "vit_heads": 1, "pos_grid": 5,
+    "taps": [0, 1, 2, 3], "camera_depth": 1, "camera_heads": 1, "dpt_features": 16, "dpt_hidden": 8,
+    "dpt_channels": [16, 16, 16, 16], "scale_frames": 3, "window": 4}"#;
+
+/// A folder to work in, removed with the test.
+pub struct Scratch(TempDir);
+
+impl Scratch {
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, contents).unwrap();
+        path
+    }
+
+    /// A folder of `count` pictures of 70 x 56 pixels.
+    pub fn pictures(&self, name: &str, count: u8) -> PathBuf {
+        let folder = self.path(name);
+        fs::create_dir_all(&folder).unwrap();
+        for i in 0..count {
+            let picture = RgbImage::from_fn(70, 56, |x, y| Rgb([(x * 3) as u8 ^ i, (y * 4) as u8, (x * y) as u8]));
+            picture.save(folder.join(format!("frame{i}.png"))).unwrap();
+        }
+        folder
+    }
+
+    /// A checkpoint of [`TINY`].
+    pub fn tiny_weights(&self) -> PathBuf {
+        let config = self.write("tiny.json", TINY);
+        let weights = self.path("tiny.safetensors");
+        let output = run(periplus().arg("synth").arg(&weights).arg("--config").arg(config));
+        assert_eq!(output.code, 0, "{}", output.stderr);
+        weights
+    }
+}
+
+/// The built program.
+pub fn periplus() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_periplus"));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// `periplus stream FRAMES --weights WEIGHTS`.
+pub fn stream(frames: &Path, weights: &Path) -> Command {
+    let mut command = periplus();
+    command.arg("stream").arg(frames).arg("--weights").arg(weights);
+    command
+}
+
+/// How a program ended.
+pub struct Ended {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl From<Output> for Ended {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code().expect("ended by itself"),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+pub fn run(command: &mut Command) -> Ended {
+    command.output().unwrap().into()
+}
+
+/// The names in a folder, sorted.
+pub fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}

@@ -1,0 +1,161 @@
+//! What a stream leaves behind when all is well, and when it is stopped on the way.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Scratch, names, run, stream};
+use serde_json::Value;
+
+/// The objects that a run printed.
+fn objects(stdout: &str) -> Vec<Value> {
+    stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn field<'a>(objects: &'a [Value], name: &str) -> Vec<&'a Value> {
+    objects.iter().map(|object| &object[name]).collect()
+}
+
+#[test]
+fn json_is_one_object_a_frame_and_nothing_else() {
+    let scratch = Scratch::new();
+    let ended = run(stream(&scratch.pictures("clip", 12), &scratch.tiny_weights()).arg("--json"));
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let objects = objects(&ended.stdout);
+    assert_eq!(field(&objects, "index"), (0..12).collect::<Vec<_>>());
+    // Natural order: frame10 comes after frame9.
+    assert_eq!(objects[10]["name"], "frame10.png");
+    for object in &objects {
+        let [min, median, max] = ["min", "median", "max"].map(|which| object["depth"][which].as_f64().unwrap());
+        assert!(0.0 < min && min <= median && median <= max, "{object}");
+        assert!(object["camera_to_world"].is_array() && object["keyframe"] == true, "{object}");
+    }
+}
+
+#[test]
+fn every_format_is_written() {
+    let scratch = Scratch::new();
+    let out = scratch.path("a/b/out");
+    let mut command = stream(&scratch.pictures("clip", 5), &scratch.tiny_weights());
+    let ended = run(command.arg("--out").arg(&out).args(["--save", "npz,tum,depth,ply,jsonl"]));
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert_eq!(names(&out.join("npz")), (0..5).map(|i| format!("00000{i}.npz")).collect::<Vec<_>>());
+    assert!(ended.stdout.contains("5 frames"), "{}", ended.stdout);
+    for kind in ["npz", "depth", ".ply", ".jsonl", ".txt"] {
+        assert!(names(&out).iter().any(|name| name.ends_with(kind)), "{kind} is not in {:?}", names(&out));
+        assert!(ended.stdout.contains(kind), "{kind} is not in {}", ended.stdout);
+    }
+}
+
+#[test]
+fn an_interval_keeps_every_so_manieth_frame_after_the_scale_frames() {
+    let scratch = Scratch::new();
+    let mut command = stream(&scratch.pictures("clip", 9), &scratch.tiny_weights());
+    let ended = run(command.args(["--json", "--scale-frames", "2", "--keyframe-interval", "3"]));
+    let kept = [true, true, true, false, false, true, false, false, true];
+    assert_eq!(field(&objects(&ended.stdout), "keyframe"), kept, "{}", ended.stderr);
+}
+
+#[test]
+fn pictures_are_chosen_and_fitted() {
+    let scratch = Scratch::new();
+    let mut command = stream(&scratch.pictures("clip", 10), &scratch.tiny_weights());
+    command.args(["--json", "--skip", "1", "--stride", "3", "--first", "2", "--image-size", "42", "--resize", "pad"]);
+    let ended = run(&mut command);
+    let objects = objects(&ended.stdout);
+    assert_eq!(field(&objects, "name"), ["frame1.png", "frame4.png"], "{}", ended.stderr);
+    // The padded picture is a square of the image size, so its principal point is at half of that.
+    let intrinsics = objects[0]["intrinsics"].to_string();
+    assert!(intrinsics.contains("21.0"), "{intrinsics}");
+}
+
+#[test]
+fn bad_frames_are_skipped_when_asked_to_be() {
+    let scratch = Scratch::new();
+    let folder = scratch.pictures("clip", 8);
+    scratch.write("clip/frame2.png", "no picture");
+    scratch.write("clip/frame5.png", "no picture either");
+    let mut command = stream(&folder, &scratch.tiny_weights());
+    let ended = run(command.args(["--json", "--quiet", "--on-bad-frame", "skip"]));
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let objects = objects(&ended.stdout);
+    assert_eq!(objects.len(), 6);
+    assert_eq!(objects[2]["name"], "frame3.png");
+    assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+    assert!(ended.stderr.contains("2 of 8") && ended.stderr.contains("frame2.png"), "{}", ended.stderr);
+}
+
+#[test]
+fn what_was_written_before_a_bad_frame_stays_valid() {
+    let scratch = Scratch::new();
+    let (out, folder) = (scratch.path("out"), scratch.pictures("clip", 8));
+    scratch.write("clip/frame6.png", "no picture");
+    let mut command = stream(&folder, &scratch.tiny_weights());
+    let ended = run(command.arg("--out").arg(&out).args(["--save", "npz,tum,ply,jsonl"]));
+    assert_eq!(ended.code, 1);
+    assert!(ended.stdout.contains("6 frames"), "{}", ended.stdout);
+    assert!(ended.stderr.lines().last().unwrap().contains("frame6.png"), "{}", ended.stderr);
+    assert_eq!(names(&out.join("npz")).len(), 6);
+    assert_finished(&out, 6);
+}
+
+/// Asserts that the files of a whole clip are there and hold `frames` frames, and that no half-written file is.
+fn assert_finished(out: &Path, frames: usize) {
+    let contents = |extension: &str| {
+        let found = names(out).into_iter().find(|name| name.ends_with(extension));
+        fs::read(out.join(found.unwrap_or_else(|| panic!("no {extension} in {:?}", names(out))))).unwrap()
+    };
+    let lines = |extension: &str| {
+        let text = String::from_utf8(contents(extension)).unwrap();
+        text.lines().filter(|line| !line.starts_with('#')).count()
+    };
+    assert_eq!(lines(".txt"), frames);
+    assert_eq!(lines(".jsonl"), frames);
+    assert!(contents(".ply").starts_with(b"ply\n"));
+    let all = names(out).into_iter().chain(names(&out.join("npz")));
+    for name in all {
+        assert!(!name.starts_with('.') && !name.ends_with("tmp") && !name.ends_with("partial"), "{name} is left over");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_the_run_in_order() {
+    let scratch = Scratch::new();
+    let out = scratch.path("out");
+    let mut command = stream(&scratch.pictures("clip", 250), &scratch.tiny_weights());
+    command.arg("--out").arg(&out).args(["--save", "npz,tum,ply,jsonl"]).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // The first files are there: the run is in the middle of the clip.
+    let started = Instant::now();
+    while !out.join("npz").join("000004.npz").exists() {
+        assert!(started.elapsed() < Duration::from_secs(60) && child.try_wait().unwrap().is_none());
+        thread::sleep(Duration::from_millis(2));
+    }
+    let interrupt = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(interrupt.success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let mut said = String::new();
+    child.stdout.unwrap().read_to_string(&mut said).unwrap();
+    let frames = names(&out.join("npz")).len();
+    assert!((5..250).contains(&frames), "{frames} frames were answered");
+    assert!(said.contains(&format!("{frames} frames")), "{said}");
+    assert_finished(&out, frames);
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_ends_the_run_quietly() {
+    let scratch = Scratch::new();
+    let mut command = stream(&scratch.pictures("clip", 100), &scratch.tiny_weights());
+    let mut child = command.args(["--json", "--quiet"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut first = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    assert!(first.starts_with('{'));
+    let ended = common::Ended::from(child.wait_with_output().unwrap());
+    assert_eq!((ended.code, ended.stderr.as_str()), (0, ""));
+}

@@ -1,0 +1,225 @@
+//! Whatever is wrong with the input: one clear line, the right exit code, no panic.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use common::{Scratch, periplus, run, stream};
+use image::RgbImage;
+
+/// The one line that `command` says when it ends with `code`; other lines, if any, are of the run before it went wrong.
+fn complaint(command: &mut Command, code: i32) -> String {
+    let ended = run(command.arg("--quiet"));
+    assert_eq!(ended.code, code, "{}", ended.stderr);
+    assert_eq!(ended.stdout, "");
+    let lines: Vec<_> = ended.stderr.lines().collect();
+    assert!(lines.len() == 1 && lines[0].starts_with("error: "), "{}", ended.stderr);
+    assert!(!lines[0].contains("panicked") && !lines[0].contains("Caused by"), "{}", ended.stderr);
+    lines[0].to_owned()
+}
+
+fn assert_names(complaint: &str, words: &[&str]) {
+    for word in words {
+        assert!(complaint.contains(word), "{word:?} is not in {complaint:?}");
+    }
+}
+
+#[test]
+fn no_such_folder() {
+    let scratch = Scratch::new();
+    let said = complaint(&mut stream(&scratch.path("nowhere"), &scratch.tiny_weights()), 1);
+    assert_names(&said, &["nowhere", "no folder"]);
+}
+
+#[test]
+fn a_folder_without_pictures() {
+    let scratch = Scratch::new();
+    let folder = scratch.path("empty");
+    fs::create_dir(&folder).unwrap();
+    let weights = scratch.tiny_weights();
+    assert_names(&complaint(&mut stream(&folder, &weights), 1), &["empty", "no pictures", "png"]);
+    scratch.write("empty/notes.txt", "not a picture");
+    assert_names(&complaint(&mut stream(&folder, &weights), 1), &["no pictures"]);
+}
+
+#[test]
+fn a_file_in_place_of_a_folder() {
+    let scratch = Scratch::new();
+    let file = scratch.write("clip.txt", "");
+    assert_names(&complaint(&mut stream(&file, &scratch.tiny_weights()), 1), &["clip.txt", "not a folder"]);
+}
+
+#[test]
+fn one_picture_is_a_clip() {
+    let scratch = Scratch::new();
+    let ended = run(stream(&scratch.pictures("one", 1), &scratch.tiny_weights()).arg("--json"));
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert_eq!(ended.stdout.lines().count(), 1);
+}
+
+#[test]
+fn fewer_frames_than_scale_frames() {
+    let scratch = Scratch::new();
+    let mut command = stream(&scratch.pictures("two", 2), &scratch.tiny_weights());
+    let ended = run(command.args(["--json", "--quiet", "--scale-frames", "9"]));
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert_eq!(ended.stdout.lines().count(), 2);
+    assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+    assert_names(&ended.stderr, &["warning: ", "2 frames", "9 scale frames"]);
+}
+
+#[test]
+fn a_truncated_picture() {
+    let scratch = Scratch::new();
+    let folder = scratch.pictures("clip", 5);
+    let whole = fs::read(folder.join("frame3.png")).unwrap();
+    fs::write(folder.join("frame3.png"), &whole[..whole.len() / 2]).unwrap();
+    let said = complaint(&mut stream(&folder, &scratch.tiny_weights()), 1);
+    assert_names(&said, &["frame3.png", "cut short"]);
+}
+
+#[test]
+fn a_text_file_named_png() {
+    let scratch = Scratch::new();
+    let folder = scratch.pictures("clip", 5);
+    scratch.write("clip/frame4.png", "Dear diary,\ntoday I took a picture.\n");
+    let said = complaint(&mut stream(&folder, &scratch.tiny_weights()), 1);
+    assert_names(&said, &["frame4.png", "no picture"]);
+}
+
+#[test]
+fn a_picture_of_20000_x_20000_pixels() {
+    let scratch = Scratch::new();
+    let folder = scratch.pictures("clip", 1);
+    // The size is what the header says; it is refused before any pixel is read.
+    let mut png = fs::read(folder.join("frame0.png")).unwrap();
+    let header = 16..24;
+    png[header].copy_from_slice(&[0, 0, 0x4e, 0x20, 0, 0, 0x4e, 0x20]);
+    let checksum = crc32(&png[12..29]);
+    png[29..33].copy_from_slice(&checksum.to_be_bytes());
+    fs::write(folder.join("frame0.png"), png).unwrap();
+    let said = complaint(&mut stream(&folder, &scratch.tiny_weights()), 1);
+    assert_names(&said, &["frame0.png", "20000 x 20000", "scale it down"]);
+}
+
+/// The checksum of PNG chunks.
+fn crc32(bytes: &[u8]) -> u32 {
+    let step = |crc: u32, _| if crc & 1 == 1 { (crc >> 1) ^ 0xedb8_8320 } else { crc >> 1 };
+    !bytes.iter().fold(!0, |crc, &byte| (0..8).fold(crc ^ u32::from(byte), step))
+}
+
+#[test]
+fn a_picture_of_another_size_than_the_first() {
+    let scratch = Scratch::new();
+    let folder = scratch.pictures("clip", 3);
+    RgbImage::new(80, 56).save(folder.join("frame2.png")).unwrap();
+    let said = complaint(&mut stream(&folder, &scratch.tiny_weights()), 1);
+    assert_names(&said, &["frame2.png", "80 x 56", "70 x 56"]);
+}
+
+#[test]
+fn nothing_but_bad_pictures() {
+    let scratch = Scratch::new();
+    let folder = scratch.path("clip");
+    scratch.write("clip/a.png", "one");
+    scratch.write("clip/b.png", "two");
+    let said = complaint(stream(&folder, &scratch.tiny_weights()).args(["--on-bad-frame", "skip"]), 1);
+    assert_names(&said, &["no frame", "a.png"]);
+}
+
+#[test]
+fn no_such_checkpoint() {
+    let scratch = Scratch::new();
+    let said = complaint(&mut stream(&scratch.pictures("clip", 1), &scratch.path("lost.safetensors")), 1);
+    assert_names(&said, &["lost.safetensors"]);
+}
+
+#[test]
+fn a_checkpoint_cut_in_the_middle() {
+    let scratch = Scratch::new();
+    let weights = scratch.tiny_weights();
+    let whole = fs::read(&weights).unwrap();
+    fs::write(&weights, &whole[..whole.len() / 2]).unwrap();
+    assert_names(&complaint(&mut stream(&scratch.pictures("clip", 1), &weights), 1), &["tiny.safetensors", "cut off"]);
+}
+
+#[test]
+fn an_absurd_safetensors_header() {
+    let scratch = Scratch::new();
+    let frames = scratch.pictures("clip", 1);
+    for (name, header) in [("length", u64::MAX.to_le_bytes().to_vec()), ("json", b"\x04\0\0\0\0\0\0\0{{{{".to_vec())] {
+        let weights = scratch.write(&format!("{name}.safetensors"), header);
+        assert_names(&complaint(&mut stream(&frames, &weights), 1), &[&format!("{name}.safetensors")]);
+    }
+    let shape = r#"{"aggregator.x":{"dtype":"F32","shape":[4294967296,4294967296,4],"data_offsets":[0,4]}}"#;
+    let mut contents = (shape.len() as u64).to_le_bytes().to_vec();
+    contents.extend(shape.as_bytes());
+    contents.extend([0; 4]);
+    let weights = scratch.write("shape.safetensors", contents);
+    assert_names(&complaint(&mut stream(&frames, &weights), 1), &["shape.safetensors"]);
+}
+
+#[test]
+fn a_checkpoint_of_another_model() {
+    let scratch = Scratch::new();
+    let header = r#"{"model.layers.0.weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+    let mut contents = (header.len() as u64).to_le_bytes().to_vec();
+    contents.extend(header.as_bytes());
+    contents.extend([0; 4]);
+    let weights = scratch.write("other.safetensors", contents);
+    let said = complaint(&mut stream(&scratch.pictures("clip", 1), &weights), 1);
+    assert_names(&said, &["other.safetensors", "another model", "model.layers.0.weight"]);
+}
+
+#[test]
+fn values_that_cannot_be() {
+    let scratch = Scratch::new();
+    let (frames, weights) = (scratch.pictures("clip", 1), scratch.tiny_weights());
+    for (flag, value, words) in [
+        ("--image-size", "75", &["75", "multiple", "70", "84"][..]),
+        ("--image-size", "0", &["0"]),
+        ("--image-size", "4200000000", &["4200000000"]),
+        ("--window", "0", &["--window", "1.."]),
+        ("--scale-frames", "0", &["--scale-frames"]),
+        ("--scale-frames", "-1", &["--scale-frames"]),
+        ("--window", "99999999999999999999", &["--window"]),
+        ("--window", "18446744073709551615", &["window"]),
+        ("--scale-frames", "18446744073709551615", &["scale_frames"]),
+        ("--camera-iterations", "1000000", &["camera_iterations"]),
+        ("--camera-iterations", "0", &["--camera-iterations"]),
+        ("--keyframe-interval", "0", &["--keyframe-interval", "auto"]),
+        ("--stride", "0", &["--stride"]),
+        ("--threads", "0", &["--threads"]),
+        ("--device", "gpu", &["--device", "cuda:N"]),
+        ("--save", "exr", &["--save", "exr", "npz"]),
+        ("--dtype", "f8", &["--dtype", "bf16"]),
+    ] {
+        let flag_and_value = format!("{flag}={value}");
+        assert_names(&complaint(stream(&frames, &weights).arg(flag_and_value), 2), words);
+    }
+}
+
+#[test]
+fn a_device_that_this_build_does_not_know() {
+    let scratch = Scratch::new();
+    let said = complaint(stream(&scratch.pictures("clip", 1), Path::new("demo")).args(["--device", "cuda"]), 1);
+    assert_names(&said, &["CUDA", "--device cpu"]);
+}
+
+#[test]
+fn an_unwritable_output_folder() {
+    let scratch = Scratch::new();
+    let (frames, weights) = (scratch.pictures("clip", 1), scratch.tiny_weights());
+    // No one, not even root, can make a folder below a file.
+    let out = scratch.write("file", "").join("out");
+    let said = complaint(stream(&frames, &weights).arg("--out").arg(&out), 1);
+    assert_names(&said, &[out.to_str().unwrap()]);
+}
+
+#[test]
+fn saving_without_a_place() {
+    let said = complaint(periplus().args(["stream", "--save", "npz"]), 2);
+    assert_names(&said, &["--out"]);
+}
