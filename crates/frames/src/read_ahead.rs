@@ -115,3 +115,89 @@ impl<T> Drop for ReadAhead<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn keeps_the_order() {
+        // Items take longer the smaller their number is within a group, so that later ones are done first.
+        let slow_first = |number: usize| {
+            thread::sleep(Duration::from_micros(300 * (7 - number as u64 % 8)));
+            number
+        };
+        for threads in [1, 3, 8] {
+            let items: Vec<usize> =
+                ReadAhead::start(100, threads, 8, slow_first).unwrap().map(Result::unwrap).collect();
+            assert_eq!(items, (0..100).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn nothing_to_do() {
+        let mut none = ReadAhead::start(0, 4, 4, |number| number).unwrap();
+        assert!(none.next().is_none() && none.next().is_none());
+    }
+
+    #[test]
+    fn is_never_further_ahead_than_its_capacity() {
+        let alive = Arc::new(AtomicUsize::new(0));
+        let most = Arc::new(AtomicUsize::new(0));
+        struct Item(Arc<AtomicUsize>);
+        impl Drop for Item {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        let load = {
+            let (alive, most) = (Arc::clone(&alive), Arc::clone(&most));
+            move |_| {
+                most.fetch_max(alive.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                Item(Arc::clone(&alive))
+            }
+        };
+        let mut items = ReadAhead::start(1000, 4, 6, load).unwrap();
+        while let Some(item) = items.next() {
+            // Whoever holds an item counts too.
+            if alive.load(Ordering::SeqCst) % 5 == 0 {
+                thread::sleep(Duration::from_micros(200));
+            }
+            drop(item);
+        }
+        let most = most.load(Ordering::SeqCst);
+        assert!((2..=7).contains(&most), "{most} alive at once");
+        assert_eq!(alive.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn dropping_ends_the_threads() {
+        for taken in [0, 1, 20] {
+            let witness = Arc::new(());
+            let load = {
+                let witness = Arc::clone(&witness);
+                move |_| Arc::clone(&witness)
+            };
+            let mut items = ReadAhead::start(usize::MAX, 4, 8, load).unwrap();
+            assert_eq!(items.by_ref().take(taken).count(), taken);
+            drop(items);
+            assert_eq!(Arc::strong_count(&witness), 1, "a thread or an item is left");
+        }
+    }
+
+    #[test]
+    fn a_panic_is_the_error_of_its_item() {
+        let load = |number| if number % 3 == 1 { panic!("number {number}") } else { number };
+        let items: Vec<_> = ReadAhead::start(20, 2, 4, load).unwrap().collect();
+        assert_eq!(items.len(), 20);
+        for (number, item) in items.into_iter().enumerate() {
+            match item {
+                Ok(found) => assert!(found == number && number % 3 != 1),
+                Err(panic) => assert_eq!(panic.downcast_ref::<String>(), Some(&format!("number {number}"))),
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What is no picture, or none that can be used, is told in one sentence.
+
+use std::path::Path;
+
+use periplus_frames::{ImageSizeError, PictureError, Preprocess, Resize, decode};
+use periplus_geometry::Raster;
+
+fn data(path: &str) -> Vec<u8> {
+    std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(path)).unwrap()
+}
+
+fn half(path: &str) -> Vec<u8> {
+    let mut contents = data(path);
+    contents.truncate(contents.len() / 2);
+    contents
+}
+
+#[test]
+fn what_is_no_picture() {
+    assert!(matches!(decode(b"").unwrap_err(), PictureError::Empty));
+    assert!(matches!(decode(b"just some text, named .png").unwrap_err(), PictureError::UnknownFormat));
+    for signature in [&b"\xFF\xD8\xFF"[..], b"\x89PNG\r\n\x1a\n", b"BM", b"II*\0", b"RIFF\0\0\0\0WEBP"] {
+        let error = decode(signature).unwrap_err();
+        assert!(matches!(error, PictureError::Damaged(_) | PictureError::CutShort), "{error:?}");
+    }
+}
+
+#[test]
+fn pictures_cut_short() {
+    for name in ["landscape.png", "landscape.webp", "landscape.bmp"] {
+        let error = decode(&half(&format!("images/{name}"))).unwrap_err();
+        assert!(matches!(error, PictureError::Damaged(_)), "{name}: {error:?}");
+        assert!(error.to_string().contains("damaged or cut short"), "{error}");
+    }
+    assert!(matches!(decode(&half("kinds/rgb.tif")).unwrap_err(), PictureError::Damaged(_)));
+}
+
+/// The decoder would fill the missing part with gray and say nothing.
+#[test]
+fn a_jpeg_cut_short_is_not_filled_with_gray() {
+    for name in ["landscape.jpg", "progressive.jpg", "orientation6.jpg"] {
+        let whole = data(&format!("images/{name}"));
+        assert!(decode(&whole).is_ok());
+        for length in [whole.len() - 1, whole.len() * 3 / 4, whole.len() / 2, 200] {
+            let error = decode(&whole[..length]).unwrap_err();
+            assert!(matches!(error, PictureError::CutShort), "{name} of {length} bytes: {error:?}");
+        }
+    }
+}
+
+#[test]
+fn bytes_behind_a_jpeg_are_ignored() {
+    let mut contents = data("images/landscape.jpg");
+    contents.extend([0, 0xFF, 0, 7]);
+    assert!(decode(&contents).is_ok());
+}
+
+#[test]
+fn a_picture_too_large_to_decode() {
+    let error = decode(&data("20000x20000.png")).unwrap_err();
+    assert!(
+        matches!(error, PictureError::TooLarge { width: 20_000, height: 20_000, bytes: 1_200_000_000 }),
+        "{error:?}"
+    );
+    assert_eq!(
+        error.to_string(),
+        "the picture is 20000 x 20000 pixels, 1144 MiB when decoded, over the limit of 512 MiB: scale it down first"
+    );
+    // The same for a header alone that promises more than any memory.
+    let mut bmp = data("images/landscape.bmp");
+    bmp[18..22].copy_from_slice(&30_000_u32.to_le_bytes());
+    bmp[22..26].copy_from_slice(&30_000_u32.to_le_bytes());
+    assert!(matches!(decode(&bmp).unwrap_err(), PictureError::TooLarge { .. }));
+}
+
+#[test]
+fn kinds_that_are_not_read() {
+    for name in ["float.tif", "gray-alpha.tif", "palette.tif", "rgb.gif"] {
+        let error = decode(&data(name)).unwrap_err();
+        assert!(matches!(error, PictureError::Unsupported(_)), "{name}: {error:?}");
+    }
+}
+
+#[test]
+fn image_sizes_that_are_not_whole_patches() {
+    let new = |image_size, patch| Preprocess::new(image_size, patch, Resize::Crop).unwrap_err();
+    assert_eq!(new(500, 14).to_string(), "image size 500 is not a multiple of the patch size 14: use 490 or 504");
+    assert_eq!(new(0, 14).to_string(), "image size 0 is not a multiple of the patch size 14: use 14 or 28");
+    assert_eq!(new(518, 0), ImageSizeError::NoPatch);
+    assert_eq!(new(u32::MAX, 1), ImageSizeError::TooLarge { image_size: u32::MAX, limit: 13_377 });
+    assert!(matches!(new(u32::MAX, u32::MAX - 1), ImageSizeError::NotWholePatches { .. }));
+}
+
+#[test]
+fn a_picture_too_flat_for_a_patch() {
+    let picture = |width, height| Raster::new(width, height, vec![[0; 3]; width * height]).unwrap();
+    let crop = Preprocess::new(518, 14, Resize::Crop).unwrap();
+    let error = crop.apply(&picture(2000, 20)).unwrap_err();
+    assert!(matches!(error, PictureError::TooFlat { width: 2000, height: 20, image_size: 518, patch: 14 }));
+    assert!(error.to_string().contains("(2000 x 20 pixels) is too flat"), "{error}");
+    assert!(crop.apply(&picture(2000, 40)).is_ok());
+    let pad = Preprocess::new(518, 14, Resize::Pad).unwrap();
+    assert!(matches!(pad.apply(&picture(20, 2000)).unwrap_err(), PictureError::TooFlat { .. }));
+    assert!(matches!(pad.apply(&picture(0, 0)).unwrap_err(), PictureError::TooFlat { .. }));
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig { failure_persistence: None, ..Default::default() })]
+
+    /// A byte changed anywhere, or the end cut off, gives a picture or an error.
+    #[test]
+    fn damage_never_panics(kind in 0_usize..8, at: proptest::sample::Index, byte: u8, length: proptest::sample::Index) {
+        let name = ["rgb.tif", "cmyk.jpg", "rgba.webp", "palette.bmp", "orientation6.png", "two-bit.png", "bilevel.tif",
+            "orientation6.tif"][kind];
+        let mut contents = data(&format!("kinds/{name}"));
+        let place = at.index(contents.len());
+        contents[place] = byte;
+        let _ = decode(&contents);
+        let _ = decode(&contents[..length.index(contents.len())]);
+    }
+}

@@ -1,0 +1,165 @@
+//! A folder as a source.
+
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::Path;
+
+use image::{ImageFormat, Rgb, RgbImage};
+use periplus_frames::{
+    FolderError, FolderOptions, FolderSource, FrameCause, OnBadFrame, PictureError, Preprocess, Resize, Source,
+};
+use tempfile::TempDir;
+
+/// A plain picture whose red says which it is.
+fn write(folder: &Path, name: &str, red: u8, width: u32) {
+    let picture = RgbImage::from_pixel(width, 30, Rgb([red, 0, 0]));
+    let format = ImageFormat::from_path(name).unwrap();
+    picture.save_with_format(folder.join(name), format).unwrap();
+}
+
+fn folder(names: &[&str]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (red, name) in names.iter().enumerate() {
+        write(folder.path(), name, red as u8, 40);
+    }
+    folder
+}
+
+fn open(folder: &Path, options: &FolderOptions) -> Result<FolderSource, FolderError> {
+    FolderSource::open(folder, options, Preprocess::new(28, 14, Resize::Crop).unwrap())
+}
+
+fn names(source: FolderSource) -> Vec<String> {
+    source.map(|frame| frame.unwrap().name.unwrap().to_string()).collect()
+}
+
+fn skip_bad() -> FolderOptions {
+    FolderOptions { on_bad_frame: OnBadFrame::Skip, ..FolderOptions::default() }
+}
+
+#[test]
+fn pictures_in_natural_order_and_nothing_else() {
+    let folder = folder(&["frame10.png", "frame2.PNG", "frame1.bmp", "frame3.Tiff", "frame4.webp", ".frame0.png"]);
+    fs::write(folder.path().join("notes.txt"), "no picture").unwrap();
+    fs::write(folder.path().join("frame5"), "no extension").unwrap();
+    fs::create_dir(folder.path().join("frame6.png")).unwrap();
+    let source = open(folder.path(), &FolderOptions::default()).unwrap();
+    assert_eq!((source.len(), source.len_hint()), (5, Some(5)));
+    assert_eq!(names(source), ["frame1.bmp", "frame2.PNG", "frame3.Tiff", "frame4.webp", "frame10.png"]);
+}
+
+#[test]
+fn skip_then_stride_then_first() {
+    let files: Vec<String> = (0..10).map(|number| format!("{number}.png")).collect();
+    let folder = folder(&files.iter().map(String::as_str).collect::<Vec<_>>());
+    let take = |skip, stride, first| {
+        let stride = NonZeroUsize::new(stride).unwrap();
+        let options = FolderOptions { skip, stride, first: NonZeroUsize::new(first), ..FolderOptions::default() };
+        let source = open(folder.path(), &options).unwrap();
+        let length = source.len();
+        let names = names(source);
+        assert_eq!(names.len(), length);
+        names
+    };
+    assert_eq!(take(1, 3, 2), ["1.png", "4.png"]);
+    assert_eq!(take(2, 4, 0), ["2.png", "6.png"]);
+    assert_eq!(take(9, usize::MAX, usize::MAX), ["9.png"]);
+    assert_eq!(take(0, 1, 3), ["0.png", "1.png", "2.png"]);
+}
+
+#[test]
+fn many_frames_come_in_order_with_their_own_pixels() {
+    let files: Vec<String> = (0..200).map(|number| format!("{number}.png")).collect();
+    let folder = folder(&files.iter().map(String::as_str).collect::<Vec<_>>());
+    let source = open(folder.path(), &FolderOptions::default()).unwrap();
+    let reds: Vec<u8> = source.map(|frame| frame.unwrap().pixels.values()[0][0]).collect();
+    assert_eq!(reds, (0..200).collect::<Vec<u8>>());
+}
+
+#[test]
+fn folders_that_are_no_clip() {
+    let folder = folder(&["a.png"]);
+    let options = FolderOptions::default();
+    let error = |path: &Path, options: &FolderOptions| open(path, options).err().unwrap();
+    assert!(matches!(error(&folder.path().join("missing"), &options), FolderError::NotFound(_)));
+    assert!(matches!(error(&folder.path().join("a.png"), &options), FolderError::NotAFolder(_)));
+    let all_skipped = error(folder.path(), &FolderOptions { skip: 1, ..options });
+    assert!(matches!(all_skipped, FolderError::AllSkipped { pictures: 1, skip: 1, .. }));
+    let empty = tempfile::tempdir().unwrap();
+    fs::write(empty.path().join("notes.txt"), "no picture").unwrap();
+    let message = error(empty.path(), &options).to_string();
+    assert!(message.starts_with("there are no pictures in the folder /") && message.contains("jpg, jpeg"), "{message}");
+}
+
+#[test]
+fn a_bad_frame_stops_the_clip_and_is_named() {
+    let folder = folder(&["0.png", "1.png", "3.png"]);
+    fs::write(folder.path().join("2.png"), "a text").unwrap();
+    let mut source = open(folder.path(), &FolderOptions::default()).unwrap();
+    assert!(source.next().unwrap().is_ok() && source.next().unwrap().is_ok());
+    let error = source.next().unwrap().unwrap_err();
+    assert!(matches!(error.cause, FrameCause::Picture(PictureError::UnknownFormat)));
+    let path = folder.path().join("2.png");
+    assert_eq!(error.to_string(), format!("{}: {}", path.display(), PictureError::UnknownFormat));
+    assert!(source.next().is_none() && source.next().is_none());
+}
+
+#[test]
+fn bad_frames_are_left_out_and_counted() {
+    let folder = folder(&["1.png", "3.png", "6.png"]);
+    fs::write(folder.path().join("0.png"), "").unwrap();
+    let whole = fs::read(folder.path().join("1.png")).unwrap();
+    fs::write(folder.path().join("2.png"), &whole[..whole.len() - 20]).unwrap();
+    write(folder.path(), "5.png", 0, 41);
+    let mut source = open(folder.path(), &skip_bad()).unwrap();
+    let found: Vec<_> = source.by_ref().map(|frame| frame.unwrap().name.unwrap().to_string()).collect();
+    assert_eq!(found, ["1.png", "3.png", "6.png"]);
+    let causes: Vec<_> = source.skipped().iter().map(|error| &error.cause).collect();
+    assert!(
+        matches!(
+            causes[..],
+            [
+                FrameCause::Picture(PictureError::Empty),
+                FrameCause::Picture(PictureError::Damaged(_)),
+                FrameCause::OtherSize { found: [41, 30], expected: [40, 30] }
+            ]
+        ),
+        "{causes:?}"
+    );
+    assert_eq!(source.len(), 6);
+}
+
+#[test]
+fn a_clip_of_bad_frames_only() {
+    let folder = tempfile::tempdir().unwrap();
+    for number in 0..100 {
+        fs::write(folder.path().join(format!("{number}.jpg")), "text").unwrap();
+    }
+    let mut source = open(folder.path(), &skip_bad()).unwrap();
+    assert!(source.next().is_none());
+    assert_eq!(source.skipped().len(), 100);
+}
+
+#[cfg(unix)]
+#[test]
+fn links_are_followed_and_broken_ones_named() {
+    use std::os::unix::fs::symlink;
+    let folder = folder(&["0.png"]);
+    symlink(folder.path().join("0.png"), folder.path().join("1.png")).unwrap();
+    symlink(folder.path().join("nowhere"), folder.path().join("2.png")).unwrap();
+    let mut source = open(folder.path(), &skip_bad()).unwrap();
+    assert_eq!(source.by_ref().count(), 2);
+    assert!(matches!(&source.skipped()[0].cause, FrameCause::Read(_)));
+    assert!(source.skipped()[0].to_string().contains("2.png: the file cannot be read: No such file"));
+}
+
+#[test]
+fn dropping_a_source_early_is_no_wait() {
+    let files: Vec<String> = (0..200).map(|number| format!("{number}.png")).collect();
+    let folder = folder(&files.iter().map(String::as_str).collect::<Vec<_>>());
+    for taken in [0, 1, 7] {
+        let mut source = open(folder.path(), &FolderOptions::default()).unwrap();
+        assert_eq!(source.by_ref().take(taken).count(), taken);
+        drop(source);
+    }
+}
