@@ -5,7 +5,7 @@
 pub struct DepthError {
     /// The one factor by which the estimate was multiplied: the median of truth / estimate.
     pub scale: f64,
-    /// AbsRel: mean over the pixels of |scale * estimate - truth| / truth.
+    /// Absolute relative error: mean over the pixels of |scale * estimate - truth| / truth.
     pub abs_rel: f64,
 }
 
@@ -25,10 +25,10 @@ pub fn depth_error(pixels: impl IntoIterator<Item = (f32, f32)>) -> Option<Depth
     Some(DepthError { scale, abs_rel: errors.sum::<f64>() / ratios.len() as f64 })
 }
 
-/// The middle value, or the mean of the two middle ones; reorders `values`.
-fn median(values: &mut [f64]) -> Option<f64> {
+/// The middle value, or the mean of the two middle ones, as NumPy's; `None` of nothing. Reorders `values`.
+pub fn median(values: &mut [f64]) -> Option<f64> {
     let middle = values.len() / 2;
-    let even = values.len() % 2 == 0;
+    let even = values.len().is_multiple_of(2);
     if values.is_empty() {
         return None;
     }

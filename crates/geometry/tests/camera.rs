@@ -1,5 +1,7 @@
 //! Cameras at their limits, and in the pixels of the original picture.
 
+#![allow(clippy::float_cmp, reason = "these numbers are exact")]
+
 use nalgebra::{Isometry3, Vector3};
 use periplus_geometry::{Intrinsics, PoseEncoding, Raster, Viewport};
 

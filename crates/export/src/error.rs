@@ -1,0 +1,52 @@
+//! What can go wrong when results are written.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a result could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The disk (or the user's quota on it) is full.
+    #[error("the disk is full: {} could not be written; make room or choose another output folder", path.display())]
+    DiskFull {
+        /// What was being written.
+        path: PathBuf,
+    },
+    /// Whoever read what we write has closed their end of the pipe; there is nobody to write for.
+    #[error("nobody reads {} any more", path.display())]
+    Closed {
+        /// What was being written.
+        path: PathBuf,
+    },
+    /// A folder for the results cannot be made.
+    #[error("the folder {} cannot be made: {source}; choose another output folder", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A file (or stream) cannot be written for another reason: no permission, say.
+    #[error("{} cannot be written: {source}", path.display())]
+    Write {
+        /// What was being written.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+impl ExportError {
+    /// What the failure of writing `path` means.
+    pub(crate) fn writing(path: &Path, source: io::Error) -> Self {
+        let path = path.to_path_buf();
+        match source.kind() {
+            // A write that takes no bytes has nowhere to put them.
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::WriteZero => {
+                Self::DiskFull { path }
+            }
+            io::ErrorKind::BrokenPipe => Self::Closed { path },
+            _ => Self::Write { path, source },
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! One JSON object per frame, one frame per line.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use periplus_geometry::{FrameOutput, Intrinsics, median};
+use serde::Serialize;
+
+use crate::pending::{PendingFile, make_folder};
+use crate::pose::{matrix_rows, quaternion};
+use crate::{ExportError, Sink, Summary};
+
+/// JSON lines to a writer: standard output, a pipe, a socket. Each line is flushed, so that a reader can keep up.
+///
+/// An object has the keys `index`, `name`, `timestamp` (seconds), `keyframe`, `camera_to_world` (three rows of four),
+/// `quaternion` (x y z w, w >= 0), `translation`, `intrinsics` (`network` and `original`, each `fx fy cx cy width
+/// height` in pixels), `depth` (`min median max` of the finite ones, in the unit of the stream), `mean_confidence` (of the
+/// finite ones) and `milliseconds`. What is not known or not finite is `null`.
+pub struct JsonLines<W> {
+    writer: W,
+    name: PathBuf,
+    frames: usize,
+}
+
+impl<W: Write + Send> JsonLines<W> {
+    /// Lines to `writer`, which errors and the summary call `name`.
+    pub fn new(writer: W, name: impl Into<PathBuf>) -> Self {
+        Self { writer, name: name.into(), frames: 0 }
+    }
+}
+
+impl<W: Write + Send> Sink for JsonLines<W> {
+    fn write(&mut self, frame: &FrameOutput) -> Result<(), ExportError> {
+        let line = line(frame, &self.name)?;
+        let written = self.writer.write_all(&line).and_then(|()| self.writer.flush());
+        written.map_err(|error| ExportError::writing(&self.name, error))?;
+        self.frames += 1;
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> Result<Summary, ExportError> {
+        Ok(Summary { path: self.name, frames: self.frames, note: None })
+    }
+}
+
+/// `frames.jsonl`: the lines of [`JsonLines`] in a file.
+pub struct JsonFile {
+    file: PendingFile,
+    frames: usize,
+}
+
+impl JsonFile {
+    /// Begins `frames.jsonl` in `folder`, which is made if need be.
+    ///
+    /// # Errors
+    /// If the folder cannot be made or the file not be written.
+    pub fn create(folder: &Path) -> Result<Self, ExportError> {
+        make_folder(folder)?;
+        Ok(Self { file: PendingFile::create(folder.join("frames.jsonl"))?, frames: 0 })
+    }
+}
+
+impl Sink for JsonFile {
+    fn write(&mut self, frame: &FrameOutput) -> Result<(), ExportError> {
+        let line = line(frame, self.file.path())?;
+        self.file.append(&line)?;
+        self.frames += 1;
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> Result<Summary, ExportError> {
+        let summary = Summary { path: self.file.path().to_path_buf(), frames: self.frames, note: None };
+        if self.frames > 0 {
+            self.file.commit()?;
+        }
+        Ok(summary)
+    }
+}
+
+/// The keys of an object, in the order in which they are written. `serde_json` writes numbers that are not finite as
+/// null.
+#[derive(Serialize)]
+struct Line<'a> {
+    index: usize,
+    name: Option<&'a str>,
+    timestamp: Option<f64>,
+    keyframe: bool,
+    camera_to_world: [[f64; 4]; 3],
+    quaternion: [f64; 4],
+    translation: [f64; 3],
+    intrinsics: Cameras,
+    depth: Depth,
+    mean_confidence: Option<f32>,
+    milliseconds: f64,
+}
+
+#[derive(Serialize)]
+struct Cameras {
+    network: Camera,
+    original: Camera,
+}
+
+#[derive(Serialize)]
+struct Camera {
+    fx: f64,
+    fy: f64,
+    cx: f64,
+    cy: f64,
+    width: u32,
+    height: u32,
+}
+
+#[derive(Serialize)]
+struct Depth {
+    min: Option<f32>,
+    median: Option<f32>,
+    max: Option<f32>,
+}
+
+fn line(frame: &FrameOutput, path: &Path) -> Result<Vec<u8>, ExportError> {
+    let pose = &frame.camera_to_world;
+    let object = Line {
+        index: frame.index,
+        name: frame.name.as_deref(),
+        timestamp: frame.timestamp,
+        keyframe: frame.keyframe,
+        camera_to_world: matrix_rows(pose),
+        quaternion: quaternion(pose),
+        translation: pose.translation.vector.into(),
+        intrinsics: Cameras {
+            network: Camera::new(&frame.intrinsics, frame.viewport.network),
+            original: Camera::new(&frame.intrinsics.in_original(&frame.viewport), frame.viewport.original),
+        },
+        depth: Depth::new(finite(frame.depth.values()).collect()),
+        mean_confidence: mean(finite(frame.confidence.values())),
+        milliseconds: frame.elapsed.as_micros() as f64 / 1000.0,
+    };
+    let mut line = serde_json::to_vec(&object).map_err(|error| ExportError::writing(path, error.into()))?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+impl Camera {
+    fn new(intrinsics: &Intrinsics, [width, height]: [u32; 2]) -> Self {
+        let &Intrinsics { fx, fy, cx, cy } = intrinsics;
+        Self { fx, fy, cx, cy, width, height }
+    }
+}
+
+impl Depth {
+    fn new(mut values: Vec<f64>) -> Self {
+        Self {
+            min: values.iter().map(|&depth| depth as f32).reduce(f32::min),
+            max: values.iter().map(|&depth| depth as f32).reduce(f32::max),
+            median: median(&mut values).map(|depth| depth as f32),
+        }
+    }
+}
+
+fn finite(values: &[f32]) -> impl Iterator<Item = f64> {
+    values.iter().copied().filter(|value| value.is_finite()).map(f64::from)
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f32> {
+    let (sum, count) = values.fold((0.0, 0_usize), |(sum, count), value| (sum + value, count + 1));
+    (count > 0).then(|| (sum / count as f64) as f32)
+}

@@ -1,0 +1,61 @@
+//! Folders with a file per frame.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::ExportError;
+use crate::pending::{PendingFile, UNFINISHED, make_folder, write_file};
+
+/// A folder of files `000000.EXT`, `000001.EXT` and so on, by the number of the frame.
+pub(crate) struct NumberedFiles {
+    folder: PathBuf,
+    extension: &'static str,
+    /// Files written.
+    pub(crate) count: usize,
+}
+
+impl NumberedFiles {
+    /// Makes the folder, and finds out whether files can be written there.
+    pub(crate) fn create(folder: PathBuf, extension: &'static str) -> Result<Self, ExportError> {
+        make_folder(&folder)?;
+        let files = Self { folder, extension, count: 0 };
+        PendingFile::create(files.path_of(0))?;
+        Ok(files)
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    fn path_of(&self, index: usize) -> PathBuf {
+        self.folder.join(format!("{index:06}.{}", self.extension))
+    }
+
+    /// Writes the file of a frame. The first one clears the folder of the numbered files of an earlier run, so that
+    /// the folder never mixes two.
+    pub(crate) fn write(&mut self, index: usize, contents: &[u8]) -> Result<(), ExportError> {
+        if self.count == 0 {
+            self.clear()?;
+        }
+        write_file(self.path_of(index), contents)?;
+        self.count += 1;
+        Ok(())
+    }
+
+    fn clear(&self) -> Result<(), ExportError> {
+        let failed = |error| ExportError::writing(&self.folder, error);
+        for entry in fs::read_dir(&self.folder).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            if entry.file_name().to_str().is_some_and(|name| self.is_ours(name)) {
+                fs::remove_file(entry.path()).map_err(|error| ExportError::writing(&entry.path(), error))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_ours(&self, name: &str) -> bool {
+        let name = name.strip_suffix(UNFINISHED).unwrap_or(name);
+        let number = name.strip_suffix(self.extension).and_then(|name| name.strip_suffix('.'));
+        number.is_some_and(|number| number.len() >= 6 && number.bytes().all(|byte| byte.is_ascii_digit()))
+    }
+}

@@ -1,0 +1,83 @@
+//! Files that appear whole or not at all.
+
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use crate::ExportError;
+
+/// What the names of unfinished files end in.
+pub(crate) const UNFINISHED: &str = ".part";
+
+/// A file that is written under another name (its own and `.part`) in the same folder, and takes its own name when
+/// it is complete. Dropped before that, it is removed, and an earlier file of its name stays as it was.
+pub(crate) struct PendingFile {
+    file: File,
+    path: PathBuf,
+    unfinished: PathBuf,
+    /// Bytes of whole records.
+    length: u64,
+}
+
+impl PendingFile {
+    pub(crate) fn create(path: PathBuf) -> Result<Self, ExportError> {
+        let mut unfinished = path.clone().into_os_string();
+        unfinished.push(UNFINISHED);
+        let unfinished = PathBuf::from(unfinished);
+        let file = File::create(&unfinished).map_err(|error| ExportError::writing(&path, error))?;
+        Ok(Self { file, path, unfinished, length: 0 })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Adds a record at the end, whole or not at all: after an error the file holds what it held before.
+    pub(crate) fn append(&mut self, record: &[u8]) -> Result<(), ExportError> {
+        match self.file.write_all(record) {
+            Ok(()) => {
+                self.length += record.len() as u64;
+                Ok(())
+            }
+            Err(error) => {
+                // Cutting a file short needs no room on a full disk. Should even that fail, the first error says more.
+                let _ = self.file.set_len(self.length).and_then(|()| self.file.seek(SeekFrom::Start(self.length)));
+                Err(ExportError::writing(&self.path, error))
+            }
+        }
+    }
+
+    /// Writes over the beginning of what is there, in place.
+    pub(crate) fn overwrite_start(&mut self, bytes: &[u8]) -> Result<(), ExportError> {
+        let mut overwrite = || {
+            self.file.seek(SeekFrom::Start(0))?;
+            self.file.write_all(bytes)?;
+            self.file.seek(SeekFrom::Start(self.length))
+        };
+        overwrite().map(drop).map_err(|error| ExportError::writing(&self.path, error))
+    }
+
+    /// Gives the file its name, in place of an earlier one.
+    pub(crate) fn commit(self) -> Result<(), ExportError> {
+        fs::rename(&self.unfinished, &self.path).map_err(|error| ExportError::writing(&self.path, error))
+    }
+}
+
+impl Drop for PendingFile {
+    fn drop(&mut self) {
+        // After a commit there is nothing of this name. Otherwise a leftover does no harm: the next run replaces it.
+        let _ = fs::remove_file(&self.unfinished);
+    }
+}
+
+/// Writes a file in one go.
+pub(crate) fn write_file(path: PathBuf, contents: &[u8]) -> Result<(), ExportError> {
+    let mut file = PendingFile::create(path)?;
+    file.append(contents)?;
+    file.commit()
+}
+
+/// Makes a folder for results, and those above it.
+pub(crate) fn make_folder(path: &Path) -> Result<(), ExportError> {
+    fs::create_dir_all(path).map_err(|source| ExportError::Folder { path: path.to_path_buf(), source })
+}

@@ -1,0 +1,83 @@
+use std::fs;
+use std::path::Path;
+
+use periplus_export::{PointCloud, PointCloudOptions};
+use periplus_geometry::FrameOutput;
+
+use crate::{export, frame, with_depth};
+
+/// Position, colour, confidence.
+type Vertex = ([f32; 3], [u8; 3], f32);
+
+/// Reads what the header says, and no more than that.
+fn read(folder: &Path) -> Vec<Vertex> {
+    let bytes = fs::read(folder.join("points.ply")).unwrap();
+    let end = bytes.windows(11).position(|window| window == b"end_header\n").unwrap();
+    let header = std::str::from_utf8(&bytes[..end]).unwrap();
+    let lines: Vec<_> = header.lines().filter(|line| !line.starts_with("comment")).collect();
+    let count: usize = lines[2].strip_prefix("element vertex ").unwrap().parse().unwrap();
+    let properties = ["float x", "float y", "float z", "uchar red", "uchar green", "uchar blue", "float confidence"];
+    assert_eq!(lines[..2], ["ply", "format binary_little_endian 1.0"]);
+    assert_eq!(lines[3..], properties.map(|property| format!("property {property}")));
+    let (vertices, rest) = bytes[end + 11..].as_chunks::<19>();
+    assert_eq!((vertices.len(), rest.len()), (count, 0));
+    let float = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().unwrap());
+    vertices
+        .iter()
+        .map(|v| ([float(&v[..4]), float(&v[4..8]), float(&v[8..12])], [v[12], v[13], v[14]], float(&v[15..])))
+        .collect()
+}
+
+fn cloud(options: PointCloudOptions, frames: impl IntoIterator<Item = FrameOutput>) -> (Vec<Vertex>, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let summary = export(PointCloud::create(folder.path(), options), frames);
+    (read(folder.path()), summary.note.unwrap())
+}
+
+const EVERY_POINT: PointCloudOptions = PointCloudOptions { min_confidence: 1.0, voxel_size: Some(0.0) };
+
+#[test]
+fn points_have_place_colour_and_confidence() {
+    let (vertices, note) = cloud(EVERY_POINT, [frame(0), frame(1)]);
+    assert_eq!((vertices.len(), note.as_str()), (12, "12 points"));
+    assert_eq!(vertices[..6], vertices[6..]);
+    // Pixel (2, 1) at depth 6.5: camera (1.625, 0, 6.5), and the camera's z is the world's x, its x the world's -z.
+    let ([x, y, z], colour, confidence) = vertices[5];
+    assert!((x - 7.0).abs() < 1e-6 && (y + 1.0).abs() < 1e-6 && (z - 0.375).abs() < 1e-6, "{x} {y} {z}");
+    assert_eq!((colour, confidence.to_bits()), ([5, 15, 25], 5.25_f32.to_bits()));
+}
+
+#[test]
+fn unsure_broken_and_impossible_points_are_left_out() {
+    let (vertices, _) = cloud(PointCloudOptions { min_confidence: 1.5, ..EVERY_POINT }, [frame(0)]);
+    assert_eq!(vertices.iter().map(|v| v.1[0]).collect::<Vec<_>>(), [2, 3, 4, 5]);
+    let (vertices, _) = cloud(EVERY_POINT, [with_depth(0, [f32::NAN, f32::INFINITY, -1.0, 0.0, 5.0, f32::MAX])]);
+    assert_eq!(vertices.iter().map(|v| v.1[0]).collect::<Vec<_>>(), [4, 5]);
+    let mut unsure = frame(0);
+    unsure.confidence = unsure.confidence.map_pixels(|_, _, _| f32::NAN);
+    let mut nowhere = frame(1);
+    nowhere.camera_to_world.translation.x = f64::NAN;
+    assert_eq!(cloud(EVERY_POINT, [unsure, nowhere]).0, []);
+}
+
+#[test]
+fn a_voxel_keeps_its_first_point() {
+    let sized = |size| PointCloudOptions { voxel_size: Some(size), ..EVERY_POINT };
+    assert_eq!(cloud(sized(100.0), [frame(0), frame(1)]).0.len(), 4, "both sides of y = 0 and of z = 0");
+    let (vertices, note) = cloud(sized(1e-3), [frame(0), frame(1)]);
+    assert_eq!((vertices.len(), note.as_str()), (6, "6 points, one per voxel of 1.000e-3"));
+    // A camera half a voxel further sees other points in the same voxels.
+    let mut moved = frame(1);
+    moved.camera_to_world.translation.x += 1e-4;
+    assert_eq!(cloud(sized(0.01), [frame(0), moved]).0, vertices);
+}
+
+#[test]
+fn voxels_are_two_pixels_wide_unless_said_otherwise() {
+    // Median depth 3.5 and fx = 2.
+    let automatic = PointCloudOptions { voxel_size: None, ..EVERY_POINT };
+    assert!(cloud(automatic, [frame(0)]).1.ends_with("one per voxel of 3.500e0"));
+    let mut blind = frame(0);
+    blind.intrinsics.fx = 0.0;
+    assert_eq!(cloud(automatic, [blind]).1, "0 points");
+}

@@ -1,0 +1,78 @@
+//! What becomes of files that are there already, and of runs that do not end.
+
+use std::fs;
+use std::path::Path;
+
+use periplus_export::{DepthMaps, JsonFile, NpzFiles, PointCloud, PointCloudOptions, Sink, Trajectory};
+
+use crate::{export, frame, listing};
+
+fn sinks(folder: &Path) -> Vec<Box<dyn Sink>> {
+    vec![
+        Box::new(JsonFile::create(folder).unwrap()),
+        Box::new(Trajectory::create(folder).unwrap()),
+        Box::new(PointCloud::create(folder, PointCloudOptions::default()).unwrap()),
+        Box::new(NpzFiles::create(folder).unwrap()),
+        Box::new(DepthMaps::create(folder).unwrap()),
+    ]
+}
+
+#[test]
+fn files_of_all_frames_appear_when_they_are_finished() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = ["frames.jsonl", "points.ply", "trajectory.txt"];
+    let mut open = sinks(folder.path());
+    for sink in &mut open {
+        sink.write(&frame(0)).unwrap();
+    }
+    assert!(names.iter().all(|name| !folder.path().join(name).exists()));
+    assert_eq!(listing(folder.path().join("npz")), ["000000.npz"], "that of a single frame at once");
+    for sink in open {
+        sink.finish().unwrap();
+    }
+    assert_eq!(listing(folder.path()), ["depth", "frames.jsonl", "npz", "points.ply", "trajectory.txt"]);
+}
+
+#[test]
+fn a_run_without_a_frame_leaves_the_earlier_one() {
+    let folder = tempfile::tempdir().unwrap();
+    for mut sink in sinks(folder.path()) {
+        sink.write(&frame(0)).unwrap();
+        sink.finish().unwrap();
+    }
+    let contents = || {
+        let names = ["frames.jsonl", "points.ply", "trajectory.txt", "npz/000000.npz", "depth/000000.png"];
+        names.map(|name| fs::read(folder.path().join(name)).unwrap())
+    };
+    let before = contents();
+    for sink in sinks(folder.path()) {
+        assert!(sink.finish().unwrap().to_string().ends_with(": nothing written"));
+    }
+    assert_eq!(contents(), before);
+    assert_eq!(listing(folder.path()), ["depth", "frames.jsonl", "npz", "points.ply", "trajectory.txt"]);
+}
+
+#[test]
+fn a_sink_that_is_dropped_leaves_no_unfinished_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut open = sinks(folder.path());
+    for sink in &mut open {
+        sink.write(&frame(0)).unwrap();
+    }
+    drop(open);
+    assert_eq!(listing(folder.path()), ["depth", "npz"]);
+}
+
+#[test]
+fn a_shorter_run_leaves_no_frames_of_a_longer_one() {
+    let folder = tempfile::tempdir().unwrap();
+    export(NpzFiles::create(folder.path()), (0..4).map(frame));
+    let files = folder.path().join("npz");
+    for name in ["notes.txt", "000009.npz.part", "1234567.npz", "12.npz", "mine.npz"] {
+        fs::write(files.join(name), "").unwrap();
+    }
+    let shorter = NpzFiles::create(folder.path());
+    assert_eq!(listing(&files).len(), 9, "nothing goes before there is something new");
+    export(shorter, (0..2).map(frame));
+    assert_eq!(listing(&files), ["000000.npz", "000001.npz", "12.npz", "mine.npz", "notes.txt"]);
+}

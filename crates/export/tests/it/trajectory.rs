@@ -1,0 +1,42 @@
+use std::fs;
+
+use periplus_export::Trajectory;
+use periplus_geometry::FrameOutput;
+
+use crate::{export, frame};
+
+/// The numbers of every line that is no comment.
+fn rows(text: &str) -> Vec<Vec<f64>> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines.map(|line| line.split(' ').map(|number| number.parse().unwrap()).collect()).collect()
+}
+
+#[test]
+fn a_line_is_time_translation_quaternion() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut precise = frame(2);
+    precise.camera_to_world.translation.x = 1e-9 / 3.0;
+    let untimed = FrameOutput { timestamp: None, ..frame(5) };
+    let summary = export(Trajectory::create(folder.path()), [frame(1), precise.clone(), untimed]);
+    let rows = rows(&fs::read_to_string(folder.path().join("trajectory.txt")).unwrap());
+    assert_eq!((summary.frames, rows.len()), (3, 3));
+    assert_eq!(rows[0][..4], [0.25, 0.5, -1.0, 2.0]);
+    // The frame holds the negative of this quaternion.
+    let half = 0.5_f64.sqrt();
+    for (ours, expected) in rows[0][4..].iter().zip([0.0, half, 0.0, half]) {
+        assert!((ours - expected).abs() < 1e-15);
+    }
+    assert_eq!(rows[1][1..4], [1e-9 / 3.0, -1.0, 2.0], "read back exactly");
+    assert_eq!(rows[2][..1], [5.0], "the number of a frame without a time");
+}
+
+#[test]
+fn a_pose_that_is_not_finite_has_no_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut broken = frame(1);
+    broken.camera_to_world.translation.z = f64::NAN;
+    let summary = export(Trajectory::create(folder.path()), [frame(0), broken, frame(2)]);
+    let rows = rows(&fs::read_to_string(folder.path().join("trajectory.txt")).unwrap());
+    assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), [0.0, 0.5]);
+    assert_eq!(summary.frames, 2);
+}
