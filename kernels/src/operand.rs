@@ -11,6 +11,7 @@ pub(crate) trait Element: WithDType {
     /// All of a storage, if it is of this type.
     fn of_mut(storage: &mut CpuStorage) -> Option<&mut [Self]>;
     /// The same slice, if it is float32 already.
+    #[inline(always)]
     fn as_f32(_: &[Self]) -> Option<&[f32]> {
         None
     }
@@ -27,9 +28,11 @@ impl Element for f32 {
             _ => None,
         }
     }
+    #[inline(always)]
     fn as_f32(from: &[Self]) -> Option<&[f32]> {
         Some(from)
     }
+    #[inline(always)] // to be compiled for the instruction set that the caller dispatched to
     fn widen(from: &[Self], to: &mut [f32]) {
         to.copy_from_slice(from);
     }
@@ -45,6 +48,7 @@ impl Element for bf16 {
             _ => None,
         }
     }
+    #[inline(always)]
     fn widen(from: &[Self], to: &mut [f32]) {
         // The upper half of a float32; written out because it vectorises, and keeps NaNs as they are.
         for (to, from) in to.iter_mut().zip(from) {
@@ -63,8 +67,22 @@ impl Element for f16 {
             _ => None,
         }
     }
+    #[inline(always)]
     fn widen(from: &[Self], to: &mut [f32]) {
-        from.convert_to_f32_slice(to);
+        // Written out because it vectorises (after Giesen, "Half to float done quick"): the exponent moves to its new
+        // bias; that of infinities and NaNs moves on to the top, and the difference renormalises subnormal numbers.
+        for (to, from) in to.iter_mut().zip(from) {
+            let bits = u32::from(from.to_bits());
+            let (sign, magnitude) = ((bits & 0x8000) << 16, (bits & 0x7fff) << 13);
+            let rebased = magnitude + (112 << 23);
+            let subnormal = f32::from_bits(rebased + (1 << 23)) - f32::from_bits(113 << 23);
+            let value = match magnitude >> 23 {
+                0 => subnormal.to_bits(),
+                31 => rebased + (112 << 23),
+                _ => rebased,
+            };
+            *to = f32::from_bits(sign | value);
+        }
     }
     fn narrow(from: &[f32], to: &mut [Self]) {
         to.convert_from_f32_slice(from);
@@ -167,5 +185,22 @@ pub(crate) fn zeros(op: &str, dims: &[usize]) -> Result<Vec<f32>> {
     match count {
         Some(count) if black_box(Vec::<f32>::new()).try_reserve_exact(count).is_ok() => Ok(vec![0.0; count]),
         _ => bail!("{op}: an output of shape {dims:?} does not fit in memory"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_half_widens_exactly() {
+        for bits in 0..=u16::MAX {
+            let mut to = [0.0; 2];
+            f16::widen(&[f16::from_bits(bits)], &mut to[..1]);
+            bf16::widen(&[bf16::from_bits(bits)], &mut to[1..]);
+            for (to, exact) in to.into_iter().zip([f16::from_bits(bits).to_f32(), bf16::from_bits(bits).to_f32()]) {
+                assert!(to.to_bits() == exact.to_bits() || (to.is_nan() && exact.is_nan()), "{bits:#x}: {to}");
+            }
+        }
     }
 }

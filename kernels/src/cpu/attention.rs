@@ -27,18 +27,18 @@ pub(crate) struct Span<'a, T> {
     pub(crate) stride: usize,
 }
 
-/// Keys of a tile. At a head width of 64 the tile's keys and values are 16 KiB each, so that the half in use stays
+/// Keys of a tile. At a head width of 64 the tile's keys and values are 15 KiB each, so that the half in use stays
 /// in a first-level cache of 32 KiB beside the queries, scores and outputs of one group.
-const TILE: usize = 64;
-/// Vectors of queries, and rows of keys or values, of a register tile: 12 accumulators, 3 queries and 1 broadcast fill
-/// the 16 registers of AVX2, and 12 products follow each 7 loads.
-const VECTORS: usize = 3;
-const ROWS: usize = 4;
+const TILE: usize = 60;
+/// Vectors of queries, and rows of keys or values, of a register tile: 12 accumulators, 2 queries and 2 broadcasts fill
+/// the 16 registers of AVX2, and 12 products follow each 8 loads.
+const VECTORS: usize = 2;
+const ROWS: usize = 6;
 /// Queries that all vector widths up to 16 cut into whole groups of `VECTORS` vectors.
 const GROUP: usize = 16 * VECTORS;
 /// Most queries of a task: at a head width of 64 their transposed copy and outputs take 96 KiB of the second-level
 /// cache, and copying a tile (once a task) costs a hundredth of the products with it.
-const BLOCK: usize = 4 * GROUP;
+const BLOCK: usize = 6 * GROUP;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
@@ -147,7 +147,6 @@ impl<T: Element> WithSimd for Task<'_, T> {
                 let scores = S::as_mut_simd_f32s(scores).0;
                 match vectors_of::<S>(group, count) {
                     1 => step::<S, 1>(simd, &tile, query, sums, state, scores),
-                    2 => step::<S, 2>(simd, &tile, query, sums, state, scores),
                     _ => step::<S, VECTORS>(simd, &tile, query, sums, state, scores),
                 }
             }
@@ -229,9 +228,9 @@ fn step<S: Simd, const N: usize>(
     for (keys, scores) in keys.chunks_exact(ROWS * dim).zip(scores[..padded_rows].as_chunks_mut::<ROWS>().0) {
         let mut sum = [[simd.splat_f32s(0.0); N]; ROWS];
         let keys: [&[f32]; ROWS] = std::array::from_fn(|row| &keys[row * dim..][..dim]);
-        for (i, query) in query.iter().enumerate() {
+        for i in 0..dim {
             for (sum, keys) in sum.iter_mut().zip(keys) {
-                multiply_add(simd, sum, keys[i], query);
+                multiply_add(simd, sum, keys[i], &query[i]);
             }
         }
         *scores = sum;

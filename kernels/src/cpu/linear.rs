@@ -1,5 +1,6 @@
 //! Products with weights.
 
+use super::few;
 use super::math::par_activate;
 use super::product::{Rows, add_product};
 use crate::linear::Activation;
@@ -33,6 +34,14 @@ pub(crate) fn linear_add<T: Element>(y: &mut [f32], x: &[f32], weight: &[T], bia
         y.par_chunks_mut(outputs).with_min_len(8).for_each(|y| y.iter_mut().zip(bias).for_each(|(y, b)| *y += b));
     }
     if inputs == 0 {
+        return;
+    }
+    if x.len() / inputs <= few::ROWS {
+        let sums = few::product(x, weight, inputs);
+        let rows = x.len() / inputs;
+        for (row, y) in y.chunks_exact_mut(outputs).enumerate() {
+            y.iter_mut().zip(sums.iter().skip(row).step_by(rows)).for_each(|(y, sum)| *y += sum);
+        }
         return;
     }
     let x = Rows::dense(x, inputs);

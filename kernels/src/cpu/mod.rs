@@ -2,6 +2,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod conv;
+mod few;
 pub(crate) mod linear;
 mod math;
 pub(crate) mod norm;
