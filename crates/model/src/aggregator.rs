@@ -19,7 +19,7 @@ pub(crate) struct Aggregator {
     scale_token: Tensor,
     frame_blocks: Vec<Block>,
     global_blocks: Vec<Block>,
-    taps: Vec<usize>,
+    taps: [usize; 4],
 }
 
 /// Epsilon of the blocks' norms.
@@ -37,7 +37,7 @@ impl Aggregator {
             scale_token: at.small("scale_token")?.i(0)?,
             frame_blocks: blocks("frame_blocks")?,
             global_blocks: blocks("global_blocks")?,
-            taps: config.taps.clone(),
+            taps: config.taps,
         })
     }
 
