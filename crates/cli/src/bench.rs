@@ -1,6 +1,6 @@
 //! `periplus bench`: frames per second, and where the time goes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -95,7 +95,7 @@ struct Times {
     frames: usize,
     milliseconds: f64,
     /// By the name of the stage's span.
-    stages: HashMap<&'static str, f64>,
+    stages: BTreeMap<&'static str, f64>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -197,7 +197,7 @@ impl Measurement {
             self.window,
             self.threads,
             self.load_seconds,
-            "ms",
+            "milliseconds",
             format!("{} scale frames", self.scale_pass.frames),
             "streamed frame",
         );

@@ -23,7 +23,7 @@ use crate::failure::Failure;
 
 /// Streaming 3D reconstruction: a video goes in; camera pose, depth and confidence come out for every frame.
 #[derive(Parser)]
-#[command(version, arg_required_else_help = true)]
+#[command(name = "periplus", version, arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -69,9 +69,9 @@ impl Progress {
 #[allow(clippy::expect_used)] // the templates are these two
 fn style(total_known: bool) -> ProgressStyle {
     let template = if total_known {
-        "{bar:30} {pos}/{len} frames  {per_sec}  {eta} left"
+        "{bar:30} {pos}/{len} frames in {elapsed}  {per_sec}  {eta} left"
     } else {
-        "{spinner} {pos} frames  {per_sec}"
+        "{spinner} {pos} frames in {elapsed}  {per_sec}"
     };
     ProgressStyle::with_template(template).expect("the template is well formed")
 }

@@ -111,7 +111,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let interval = arguments.keyframe_interval;
     let interval = interval.unwrap_or_else(|| keyframe_interval(source.len_hint().unwrap_or(0)));
     // The engine has weights of its own: the file's map is let go before the first frame.
-    let engine = Engine::load(&show_loading(weights), FloatType::from(arguments.dtype).into(), &device)?;
+    let weights = if arguments.quiet { weights } else { show_loading(weights) };
+    let engine = Engine::load(&weights, FloatType::from(arguments.dtype).into(), &device)?;
+    drop(weights);
     let session = engine.session(SessionConfig { stream, keyframes: Keyframes::Every(interval) })?;
 
     let interrupted = on_interrupt()?;
@@ -187,7 +189,9 @@ impl Run {
     fn end(self, ended: Result<(), Failure>, arguments: &Arguments) -> Result<(), Failure> {
         let elapsed = self.progress.end().as_secs_f64();
         let skipped = self.source.skipped();
-        if let [first, ..] = skipped {
+        if let [first, ..] = skipped
+            && self.frames > 0
+        {
             let of = self.source.len_hint().map_or(String::new(), |total| format!(" of {total}"));
             console::line(&format!("warning: {}{of} pictures were skipped, the first: {first}", skipped.len()));
         }
@@ -200,7 +204,7 @@ impl Run {
         }
         let (written, finished) = self.sinks.finish();
         let ended = ended.and(finished);
-        if arguments.quiet {
+        if arguments.quiet || matches!(ended, Err(Failure::OutputClosed)) {
             return ended;
         }
         let mut lines = vec![format!(

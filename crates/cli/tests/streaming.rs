@@ -53,6 +53,15 @@ fn every_format_is_written() {
 }
 
 #[test]
+fn quiet_says_nothing_when_all_is_well() {
+    let scratch = Scratch::new();
+    let mut command = stream(&scratch.pictures("clip", 4), &scratch.tiny_weights());
+    let ended = run(command.arg("--quiet").arg("--out").arg(scratch.path("out")));
+    assert_eq!((ended.code, ended.stdout.as_str(), ended.stderr.as_str()), (0, "", ""));
+    assert_eq!(names(&scratch.path("out")), ["npz", "points.ply", "trajectory.txt"]);
+}
+
+#[test]
 fn an_interval_keeps_every_so_manieth_frame_after_the_scale_frames() {
     let scratch = Scratch::new();
     let mut command = stream(&scratch.pictures("clip", 9), &scratch.tiny_weights());
@@ -152,7 +161,7 @@ fn ctrl_c_ends_the_run_in_order() {
 fn a_reader_that_has_seen_enough_ends_the_run_quietly() {
     let scratch = Scratch::new();
     let mut command = stream(&scratch.pictures("clip", 100), &scratch.tiny_weights());
-    let mut child = command.args(["--json", "--quiet"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command.arg("--json").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut first = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
     assert!(first.starts_with('{'));
