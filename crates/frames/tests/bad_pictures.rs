@@ -1,4 +1,5 @@
 //! What is no picture, or none that can be used, is told in one sentence.
+#![allow(clippy::unwrap_used)] // helpers of tests, not only the tests
 
 use std::path::Path;
 

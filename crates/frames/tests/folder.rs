@@ -1,4 +1,5 @@
 //! A folder as a source.
+#![allow(clippy::unwrap_used)] // helpers of tests, not only the tests
 
 use std::fs;
 use std::num::NonZeroUsize;
