@@ -12,9 +12,21 @@ pub enum EngineError {
     /// A tensor operation outside the network.
     #[error("a tensor operation failed: {0}")]
     Tensor(#[from] candle_core::Error),
+    /// A frame that does not divide into patches.
+    #[error("frame {index} of {width} x {height} pixels is not made of whole patches of {patch} x {patch}")]
+    Patches {
+        /// Number of the frame in the stream.
+        index: usize,
+        /// Its width.
+        width: usize,
+        /// Its height.
+        height: usize,
+        /// Side of a patch.
+        patch: usize,
+    },
     /// A frame of another size than those before it.
     #[error(
-        "frame {index} is {found_width} x {found_height} pixels and those before it {expected_width} x \
+        "frame {index} is {width} x {height} pixels and those before it {expected_width} x \
          {expected_height}: a session keeps one size, reset it to start a new clip"
     )]
     FrameSize {
@@ -25,9 +37,9 @@ pub enum EngineError {
         /// Height of the frames before it.
         expected_height: usize,
         /// Width of this one.
-        found_width: usize,
+        width: usize,
         /// Height of this one.
-        found_height: usize,
+        height: usize,
     },
     /// A setting of the session that cannot be.
     #[error("{name} must be at least 1")]

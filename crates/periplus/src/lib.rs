@@ -1,14 +1,15 @@
 //! Streaming 3D reconstruction: a video goes in frame by frame; camera pose, depth and confidence come out for each.
 //!
 //! ```no_run
-//! use periplus::frames::FolderSource;
+//! use periplus::frames::{FolderOptions, FolderSource, Preprocess, Resize};
 //! use periplus::{DType, Device, Engine, SessionConfig, Weights};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let weights = Weights::open("lingbot-map.safetensors".as_ref(), None)?;
 //! let engine = Engine::load(&weights, DType::F32, &Device::Cpu)?; // shared by all sessions
 //! let mut session = engine.session(SessionConfig::from(engine.config()))?;
-//! for frame in FolderSource::open("frames".as_ref(), &Default::default())? {
+//! let preprocess = Preprocess::new(518, 14, Resize::Crop)?; // 518 pixels wide, in patches of 14
+//! for frame in FolderSource::open("frames", &FolderOptions::default(), preprocess)? {
 //!     for output in session.push(frame?)? {
 //!         println!("{}: {}", output.index, output.camera_to_world);
 //!     }
@@ -29,13 +30,13 @@ mod keyframes;
 mod session;
 
 pub use candle_core::{DType, Device};
+pub use periplus_cache::Retention;
 pub use periplus_export as export;
 pub use periplus_frames as frames;
 pub use periplus_frames::Frame;
 pub use periplus_geometry as geometry;
 pub use periplus_geometry::{FrameOutput, Intrinsics, PoseEncoding, Raster, Viewport, WorldPoints};
 pub use periplus_model::checkpoint::Weights;
-pub use periplus_cache::Retention;
 pub use periplus_model::config::{Config, StreamSettings};
 pub use periplus_model::{checkpoint, config};
 

@@ -53,6 +53,7 @@ pub struct Session {
     /// Scale frames that have come so far, until they go in together.
     waiting: Vec<Frame>,
     history: Option<KeyframeHistory>,
+    /// Width and height of the frames answered.
     size: Option<(usize, usize)>,
     answered: usize,
 }
@@ -77,10 +78,10 @@ impl Session {
     /// per frame.
     ///
     /// # Errors
-    /// A frame of another size than the first, or a device that fails. The frame is then dropped and the session is as
-    /// it was before.
+    /// A frame that is not made of whole patches or of another size than the first, or a device that fails. The frame
+    /// is then dropped and the session is as it was before.
     pub fn push(&mut self, frame: Frame) -> Result<Vec<FrameOutput>, EngineError> {
-        self.check_size(&frame)?;
+        self.check(&frame)?;
         if self.history.is_some() {
             return Ok(vec![self.streamed(&frame)?]);
         }
@@ -130,17 +131,18 @@ impl Session {
         &self.config
     }
 
-    fn check_size(&mut self, frame: &Frame) -> Result<(), EngineError> {
-        let (found_width, found_height) = (frame.pixels.width(), frame.pixels.height());
-        match self.size {
-            Some((expected_width, expected_height)) if (expected_width, expected_height) != (found_width, found_height) => {
-                let index = self.answered + self.waiting.len();
-                Err(EngineError::FrameSize { index, expected_width, expected_height, found_width, found_height })
+    /// Checks what the network would refuse, before the frame waits with others.
+    fn check(&self, frame: &Frame) -> Result<(), EngineError> {
+        let (index, patch) = (self.answered + self.waiting.len(), self.model.config().patch_size);
+        let (width, height) = size(frame);
+        if width == 0 || height == 0 || width % patch != 0 || height % patch != 0 {
+            return Err(EngineError::Patches { index, width, height, patch });
+        }
+        match self.waiting.first().map(size).or(self.size) {
+            Some((expected_width, expected_height)) if (expected_width, expected_height) != (width, height) => {
+                Err(EngineError::FrameSize { index, expected_width, expected_height, width, height })
             }
-            _ => {
-                self.size = Some((found_width, found_height));
-                Ok(())
-            }
+            _ => Ok(()),
         }
     }
 
@@ -152,6 +154,7 @@ impl Session {
         let outputs = (0..self.waiting.len())
             .map(|i| prediction.output(i, &self.waiting[i], self.answered + i, true, elapsed))
             .collect::<Result<Vec<_>, _>>()?;
+        self.size = self.waiting.first().map(size);
         self.waiting.clear();
         self.answered += outputs.len();
         self.history = outputs.last().map(|last| KeyframeHistory::after_scale_frames(last.pose_encoding));
@@ -175,12 +178,16 @@ impl Session {
         output.elapsed = started.elapsed();
         Ok(output)
     }
+}
 
+/// Width and height of the picture that the network sees.
+fn size(frame: &Frame) -> (usize, usize) {
+    (frame.pixels.width(), frame.pixels.height())
 }
 
 /// `[1, height, width, 3]` bytes on the model's device.
 fn pixels(model: &Model, frame: &Frame) -> Result<Tensor, EngineError> {
-    let (width, height) = (frame.pixels.width(), frame.pixels.height());
+    let (width, height) = size(frame);
     Ok(Tensor::from_slice(frame.pixels.values().as_flattened(), (1, height, width, 3), model.device())?)
 }
 

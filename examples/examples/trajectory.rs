@@ -1,0 +1,26 @@
+//! Where the camera was: streams a folder of pictures and prints a position per frame.
+//!
+//! `cargo run --release -p periplus-examples --example trajectory -- FRAMES WEIGHTS.safetensors`
+
+use periplus::frames::{FolderOptions, FolderSource, Preprocess, Resize};
+use periplus::{DType, Device, Engine, FrameOutput, SessionConfig, Weights};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [frames, weights] = arguments.as_slice() else {
+        return Err("give a folder of pictures and a safetensors file".into());
+    };
+    let engine = Engine::load(&Weights::open(weights.as_ref(), None)?, DType::F32, &Device::Cpu)?;
+    let mut session = engine.session(SessionConfig::from(engine.config()))?;
+    let preprocess = Preprocess::new(518, 14, Resize::Crop)?;
+    for frame in FolderSource::open(frames, &FolderOptions::default(), preprocess)? {
+        session.push(frame?)?.iter().for_each(print);
+    }
+    session.finish()?.iter().for_each(print);
+    Ok(())
+}
+
+fn print(output: &FrameOutput) {
+    let position = output.camera_to_world.translation.vector;
+    println!("{:5}  {:9.4} {:9.4} {:9.4}", output.index, position.x, position.y, position.z);
+}

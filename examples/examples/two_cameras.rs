@@ -1,0 +1,38 @@
+//! Two videos at once: one set of weights, a session and a thread for each.
+//!
+//! `cargo run --release -p periplus-examples --example two_cameras -- WEIGHTS.safetensors LEFT RIGHT`
+
+use std::path::Path;
+use std::thread;
+
+use periplus::frames::{FolderOptions, FolderSource, Preprocess, Resize};
+use periplus::{DType, Device, Engine, SessionConfig, Weights};
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+fn main() -> Result<(), Failure> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [weights, left, right] = arguments.as_slice() else {
+        return Err("give a safetensors file and two folders of pictures".into());
+    };
+    let engine = Engine::load(&Weights::open(weights.as_ref(), None)?, DType::F32, &Device::Cpu)?;
+    thread::scope(|scope| {
+        let cameras = [left, right].map(|folder| scope.spawn(|| stream(&engine, folder.as_ref())));
+        for camera in cameras {
+            camera.join().map_err(|_| "a camera's thread panicked")??;
+        }
+        Ok(())
+    })
+}
+
+fn stream(engine: &Engine, folder: &Path) -> Result<(), Failure> {
+    let mut session = engine.session(SessionConfig::from(engine.config()))?;
+    let mut frames = 0;
+    let preprocess = Preprocess::new(518, 14, Resize::Crop)?;
+    for frame in FolderSource::open(folder, &FolderOptions::default(), preprocess)? {
+        frames += session.push(frame?)?.len();
+    }
+    frames += session.finish()?.len();
+    println!("{}: {frames} frames, {:?}", folder.display(), session.stats());
+    Ok(())
+}

@@ -1,0 +1,1 @@
+//! Small complete programs over the library: see `examples/`.
