@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,14 +44,14 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "WxH", default_value = "518x294")]
     image_size: PictureSize,
     /// Frames that go in together at first; few, since their pass is measured by itself
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = at_least_one())]
-    scale_frames: usize,
+    #[arg(long, value_name = "N", default_value = "2", value_parser = at_least_one)]
+    scale_frames: NonZeroUsize,
     /// Frames to stream after them, one at a time
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = at_least_one())]
-    frames: usize,
+    #[arg(long, value_name = "N", default_value = "4", value_parser = at_least_one)]
+    frames: NonZeroUsize,
     /// Latest keyframes that a new frame sees in full [default: the checkpoint's, or 64]
-    #[arg(long, value_name = "N", value_parser = at_least_one())]
-    window: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    window: Option<NonZeroUsize>,
     /// Where to compute: auto, cpu, cuda or cuda:N
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: Place,
@@ -120,8 +121,8 @@ fn measure(arguments: &Arguments, weights: Weights, device: &Device) -> Result<M
 
     let suggested = &engine.config().stream;
     let stream = StreamSettings {
-        scale_frames: arguments.scale_frames,
-        window: arguments.window.unwrap_or(suggested.window),
+        scale_frames: arguments.scale_frames.get(),
+        window: arguments.window.map_or(suggested.window, NonZeroUsize::get),
         ..suggested.clone()
     };
     let window = stream.window;
@@ -131,8 +132,8 @@ fn measure(arguments: &Arguments, weights: Weights, device: &Device) -> Result<M
     let mut times = |count: usize| -> Result<Vec<_>, Failure> {
         noise.by_ref().take(count).map(|frame| timed(&stages, &mut session, frame)).collect()
     };
-    let scale_pass = Times::new(&times(arguments.scale_frames)?, 1, &stages.take());
-    let mut times = times(arguments.frames)?;
+    let scale_pass = Times::new(&times(arguments.scale_frames.get())?, 1, &stages.take());
+    let mut times = times(arguments.frames.get())?;
     let streamed_frame = Times::new(&times, times.len(), &stages.take());
     times.sort_unstable();
     let median = (times[(times.len() - 1) / 2] + times[times.len() / 2]) / 2;

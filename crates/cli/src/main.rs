@@ -88,7 +88,7 @@ mod tests {
         };
         assert_eq!(
             said(&["stream", "--window", "0"]),
-            "invalid value '0' for '--window <N>': 0 is not in 1.. (see --help)"
+            "invalid value '0' for '--window <N>': give a whole number from 1 on (see --help)"
         );
         assert!(said(&["stream", "--windw", "3"]).contains("similar argument exists: '--window'"));
     }

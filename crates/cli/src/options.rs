@@ -1,9 +1,9 @@
 //! Options that several commands share.
 
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use clap::builder::{RangedU64ValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use periplus::checkpoint::FloatType;
 use periplus::{Config, Device, Retention, StreamSettings, Weights};
@@ -11,9 +11,9 @@ use periplus::{Config, Device, Retention, StreamSettings, Weights};
 use crate::failure::Failure;
 use crate::{console, demo};
 
-/// A count that cannot be zero.
-pub(crate) fn at_least_one() -> impl TypedValueParser<Value = usize> {
-    RangedU64ValueParser::<usize>::new().range(1..)
+/// Reads a count that cannot be zero.
+pub(crate) fn at_least_one(text: &str) -> Result<NonZeroUsize, String> {
+    text.parse().map_err(|_| "give a whole number from 1 on".into())
 }
 
 /// Which weights, and of which network.
@@ -69,14 +69,14 @@ pub(crate) fn trained_size(config: &Config) -> u32 {
 #[derive(Args)]
 pub(crate) struct StreamOptions {
     /// Frames that go in together at first [default: the checkpoint's, or 8]
-    #[arg(long, value_name = "N", value_parser = at_least_one())]
-    pub(crate) scale_frames: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub(crate) scale_frames: Option<NonZeroUsize>,
     /// Latest keyframes that a new frame sees in full [default: the checkpoint's, or 64]
-    #[arg(long, value_name = "N", value_parser = at_least_one())]
-    pub(crate) window: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub(crate) window: Option<NonZeroUsize>,
     /// Refinement passes of the camera head [default: the checkpoint's, or 4]
-    #[arg(long, value_name = "N", value_parser = at_least_one())]
-    pub(crate) camera_iterations: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub(crate) camera_iterations: Option<NonZeroUsize>,
     /// What stays visible of a keyframe that leaves the window: its special tokens, its camera token, or nothing
     /// [default: the checkpoint's, or all]
     #[arg(long, value_name = "WHICH")]
@@ -90,9 +90,9 @@ impl StreamOptions {
     /// A usage failure for numbers that no stream can have.
     pub(crate) fn over(&self, suggested: &StreamSettings) -> Result<StreamSettings, Failure> {
         let settings = StreamSettings {
-            scale_frames: self.scale_frames.unwrap_or(suggested.scale_frames),
-            window: self.window.unwrap_or(suggested.window),
-            camera_iterations: self.camera_iterations.unwrap_or(suggested.camera_iterations),
+            scale_frames: self.scale_frames.map_or(suggested.scale_frames, NonZeroUsize::get),
+            window: self.window.map_or(suggested.window, NonZeroUsize::get),
+            camera_iterations: self.camera_iterations.map_or(suggested.camera_iterations, NonZeroUsize::get),
             keep_special: self.keep_special.map_or(suggested.keep_special, Keep::into),
             include_scale_frames: suggested.include_scale_frames,
         };
@@ -186,14 +186,14 @@ impl Place {
 #[derive(Args)]
 pub(crate) struct ThreadOptions {
     /// Threads to compute in [default: one per core]
-    #[arg(long, value_name = "N", value_parser = at_least_one())]
-    threads: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    threads: Option<NonZeroUsize>,
 }
 
 impl ThreadOptions {
     /// Makes the pool that all computation runs in; to be called once, before any.
     pub(crate) fn start(&self) -> Result<(), Failure> {
-        let threads = self.threads.unwrap_or(0); // to rayon 0 means one per core
+        let threads = self.threads.map_or(0, NonZeroUsize::get); // to rayon 0 means one per core
         rayon::ThreadPoolBuilder::new()
             .num_threads(threads)
             .build_global()

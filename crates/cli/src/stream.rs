@@ -14,7 +14,9 @@ use crate::console;
 use crate::demo::{self, DemoClip};
 use crate::failure::Failure;
 use crate::judge::Judge;
-use crate::options::{Float, Place, StreamOptions, ThreadOptions, WeightsOptions, is_demo, open_weights, trained_size};
+use crate::options::{
+    Float, Place, StreamOptions, ThreadOptions, WeightsOptions, at_least_one, is_demo, open_weights, trained_size,
+};
 use crate::progress::{Progress, show_loading};
 use crate::sinks::{SinkOptions, Sinks};
 
@@ -59,10 +61,10 @@ struct ClipOptions {
     #[arg(long, value_enum, default_value = "crop")]
     resize: Fit,
     /// Take every N-th picture
-    #[arg(long, value_name = "N", default_value = "1")]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = at_least_one)]
     stride: NonZeroUsize,
     /// Take the first N of those
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     first: Option<NonZeroUsize>,
     /// Leave out N pictures at the start
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -85,14 +87,13 @@ enum BadFrame {
 }
 
 /// `None` is for as the length of the clip suggests.
-type Interval = Option<usize>;
+type Interval = Option<NonZeroUsize>;
 
 fn interval(text: &str) -> Result<Interval, String> {
-    match (text, text.parse()) {
-        ("auto", _) => Ok(None),
-        (_, Ok(number @ 1..)) => Ok(Some(number)),
-        _ => Err("give a number from 1 on, or auto".into()),
+    if text == "auto" {
+        return Ok(None);
     }
+    at_least_one(text).map(Some).map_err(|error| format!("{error}, or auto"))
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -109,7 +110,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
     let stream = arguments.stream.over(&weights.config().stream)?;
     let interval = arguments.keyframe_interval;
-    let interval = interval.unwrap_or_else(|| keyframe_interval(source.len_hint().unwrap_or(0)));
+    let interval = interval.map_or_else(|| keyframe_interval(source.len_hint().unwrap_or(0)), NonZeroUsize::get);
     // The engine has weights of its own: the file's map is let go before the first frame.
     let weights = if arguments.quiet { weights } else { show_loading(weights) };
     let engine = Engine::load(&weights, FloatType::from(arguments.dtype).into(), &device)?;

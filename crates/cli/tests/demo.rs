@@ -1,10 +1,12 @@
 //! `periplus stream` with no other word, against what the network in PyTorch comes to on the same clip.
 
+#![allow(clippy::unwrap_used)] // in the helpers of tests too
+
 mod common;
 
 use common::{Scratch, periplus, run, stream};
 
-/// Trajectory error in percent of the path after Sim(3) alignment, and AbsRel, of the network in PyTorch with these
+/// Trajectory error in percent of the path after Sim(3) alignment, and `AbsRel`, of the network in PyTorch with these
 /// weights in float32.
 const PYTORCH: [f64; 2] = [1.578_43, 0.062_892];
 

@@ -1,5 +1,7 @@
 //! What a stream leaves behind when all is well, and when it is stopped on the way.
 
+#![allow(clippy::unwrap_used)] // in the helpers of tests too
+
 mod common;
 
 use std::fs;
@@ -143,7 +145,7 @@ fn ctrl_c_ends_the_run_in_order() {
     // The first files are there: the run is in the middle of the clip.
     let started = Instant::now();
     while !out.join("npz").join("000004.npz").exists() {
-        assert!(started.elapsed() < Duration::from_secs(60) && child.try_wait().unwrap().is_none());
+        assert!(started.elapsed() < Duration::from_secs(90) && child.try_wait().unwrap().is_none());
         thread::sleep(Duration::from_millis(2));
     }
     let interrupt = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
@@ -167,4 +169,40 @@ fn a_reader_that_has_seen_enough_ends_the_run_quietly() {
     assert!(first.starts_with('{'));
     let ended = common::Ended::from(child.wait_with_output().unwrap());
     assert_eq!((ended.code, ended.stderr.as_str()), (0, ""));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_named_as_such() {
+    let scratch = Scratch::new();
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = stream(&scratch.pictures("clip", 4), &scratch.tiny_weights());
+    let ended = run_into(command.args(["--json", "--quiet"]), full);
+    assert_eq!(ended.code, 1);
+    assert!(ended.stderr.contains("disk is full"), "{}", ended.stderr);
+}
+
+#[cfg(target_os = "linux")]
+fn run_into(command: &mut Command, stdout: fs::File) -> common::Ended {
+    command.stdout(stdout).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap().into()
+}
+
+#[test]
+fn tensors_that_the_network_does_not_have_are_mentioned_once() {
+    let scratch = Scratch::new();
+    let weights = scratch.tiny_weights();
+    let contents = fs::read(&weights).unwrap();
+    let (length, rest) = contents.split_first_chunk().unwrap();
+    let (header, numbers) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let mut header: Value = serde_json::from_slice(header).unwrap();
+    let empty = serde_json::json!({"dtype": "F32", "shape": [0], "data_offsets": [numbers.len(), numbers.len()]});
+    header["optimizer.step"] = empty.clone();
+    header["optimizer.rate"] = empty;
+    let header = header.to_string();
+    let contents = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), numbers].concat();
+    fs::write(&weights, contents).unwrap();
+    let ended = run(stream(&scratch.pictures("clip", 4), &weights).args(["--json", "--quiet"]));
+    assert_eq!((ended.code, ended.stdout.lines().count()), (0, 4), "{}", ended.stderr);
+    assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+    assert!(ended.stderr.contains("optimizer.rate and 1 more"), "{}", ended.stderr);
 }

@@ -1,5 +1,6 @@
 //! Running the built program on small inputs.
-#![allow(dead_code)] // each test program uses its part of this
+// Each test program uses its part of this, and a failure here fails a test.
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,23 +10,23 @@ use image::{Rgb, RgbImage};
 use tempfile::TempDir;
 
 /// A network that runs a frame in milliseconds: 3 scale frames, window 4, trained on 70 x 70 pixels.
-pub const TINY: &str = r#"{"embed_dim": 64, "num_heads": 1, "depth": 4, "vit_depth": 2, "vit_heads": 1, "pos_grid": 5,
+pub(crate) const TINY: &str = r#"{"embed_dim": 64, "num_heads": 1, "depth": 4, "vit_depth": 2, "vit_heads": 1, "pos_grid": 5,
     "taps": [0, 1, 2, 3], "camera_depth": 1, "camera_heads": 1, "dpt_features": 16, "dpt_hidden": 8,
     "dpt_channels": [16, 16, 16, 16], "scale_frames": 3, "window": 4}"#;
 
 /// A folder to work in, removed with the test.
-pub struct Scratch(TempDir);
+pub(crate) struct Scratch(TempDir);
 
 impl Scratch {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
+    pub(crate) fn write(&self, name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, contents).unwrap();
@@ -33,7 +34,7 @@ impl Scratch {
     }
 
     /// A folder of `count` pictures of 70 x 56 pixels.
-    pub fn pictures(&self, name: &str, count: u8) -> PathBuf {
+    pub(crate) fn pictures(&self, name: &str, count: u8) -> PathBuf {
         let folder = self.path(name);
         fs::create_dir_all(&folder).unwrap();
         for i in 0..count {
@@ -44,7 +45,7 @@ impl Scratch {
     }
 
     /// A checkpoint of [`TINY`].
-    pub fn tiny_weights(&self) -> PathBuf {
+    pub(crate) fn tiny_weights(&self) -> PathBuf {
         let config = self.write("tiny.json", TINY);
         let weights = self.path("tiny.safetensors");
         let output = run(periplus().arg("synth").arg(&weights).arg("--config").arg(config));
@@ -54,24 +55,24 @@ impl Scratch {
 }
 
 /// The built program.
-pub fn periplus() -> Command {
+pub(crate) fn periplus() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_periplus"));
     command.stdin(Stdio::null());
     command
 }
 
 /// `periplus stream FRAMES --weights WEIGHTS`.
-pub fn stream(frames: &Path, weights: &Path) -> Command {
+pub(crate) fn stream(frames: &Path, weights: &Path) -> Command {
     let mut command = periplus();
     command.arg("stream").arg(frames).arg("--weights").arg(weights);
     command
 }
 
 /// How a program ended.
-pub struct Ended {
-    pub code: i32,
-    pub stdout: String,
-    pub stderr: String,
+pub(crate) struct Ended {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 impl From<Output> for Ended {
@@ -84,12 +85,12 @@ impl From<Output> for Ended {
     }
 }
 
-pub fn run(command: &mut Command) -> Ended {
+pub(crate) fn run(command: &mut Command) -> Ended {
     command.output().unwrap().into()
 }
 
 /// The names in a folder, sorted.
-pub fn names(folder: &Path) -> Vec<String> {
+pub(crate) fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<_> =
         fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
