@@ -1,6 +1,6 @@
 //! Convolutions over `[frames, height, width, channels]`, and what goes with them in a dense head.
 
-use crate::cpu;
+use crate::cpu::{self, Finish};
 use crate::linear::Activation;
 use crate::operand::{Operand, check_distinct, slice, slice_mut, with_element, zeros};
 use candle_core::backend::BackendStorage;
@@ -152,7 +152,8 @@ impl CustomOp2 for Conv<'_> {
         let mut y = zeros("conv2d", &window.shape())?;
         with_element!("conv2d: weight", weight.dtype(), T => {
             let weight = slice::<T>("conv2d: weight", weight, weight_layout)?;
-            cpu::conv::conv2d(&mut y, x, weight, bias, &window, self.activation);
+            let finish = Finish { bias, add: false, activation: self.activation };
+            cpu::conv::conv2d(&mut y, x, weight, &window, finish);
         });
         Ok((CpuStorage::F32(y), Shape::from_dims(&window.shape())))
     }
@@ -181,7 +182,8 @@ impl InplaceOp3 for ConvAdd<'_> {
         let bias = self.bias.as_ref().map(|bias| bias.slice("conv2d_add: bias")).transpose()?;
         with_element!("conv2d_add: weight", weight.dtype(), T => {
             let weight = slice::<T>("conv2d_add: weight", weight, weight_layout)?;
-            cpu::conv::conv2d(y, x, weight, bias, &window, Activation::Identity);
+            let finish = Finish { bias, add: true, activation: Activation::Identity };
+            cpu::conv::conv2d(y, x, weight, &window, finish);
         });
         Ok(())
     }

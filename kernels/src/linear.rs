@@ -1,6 +1,6 @@
 //! Linear layers.
 
-use crate::cpu;
+use crate::cpu::{self, Finish};
 use crate::operand::{Operand, check_distinct, slice, slice_mut, with_element, zeros};
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp2, InplaceOp3, Layout, Result, Shape, Tensor, bail};
@@ -81,7 +81,8 @@ impl CustomOp2 for Linear<'_> {
         let mut y = zeros("linear", &shape)?;
         with_element!("linear: weight", weight.dtype(), T => {
             let weight = slice::<T>("linear: weight", weight, weight_layout)?;
-            cpu::linear::linear(&mut y, x, weight, bias, weight_layout.dims(), self.activation);
+            let finish = Finish { bias, add: false, activation: self.activation };
+            cpu::linear::linear(&mut y, x, weight, weight_layout.shape().dims2()?.into(), finish);
         });
         Ok((CpuStorage::F32(y), shape.into()))
     }
@@ -110,7 +111,8 @@ impl InplaceOp3 for LinearAdd<'_> {
         let bias = self.bias.as_ref().map(|bias| bias.slice("linear_add: bias")).transpose()?;
         with_element!("linear_add: weight", weight.dtype(), T => {
             let weight = slice::<T>("linear_add: weight", weight, weight_layout)?;
-            cpu::linear::linear_add(y, x, weight, bias, weight_layout.dims());
+            let finish = Finish { bias, add: true, activation: Activation::Identity };
+            cpu::linear::linear(y, x, weight, weight_layout.shape().dims2()?.into(), finish);
         });
         Ok(())
     }

@@ -5,7 +5,7 @@
 //! of key elements, broadcast, times vectors of queries, and outputs sums of value elements, broadcast, times vectors
 //! of probabilities: keys and values are used as they lie in memory, and maxima and sums over keys are vertical.
 
-use super::math::exp2;
+use super::math::{exp2, multiply_add};
 use crate::operand::Element;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
@@ -228,9 +228,9 @@ fn step<S: Simd, const N: usize>(
     for (keys, scores) in keys.chunks_exact(ROWS * dim).zip(scores[..padded_rows].as_chunks_mut::<ROWS>().0) {
         let mut sum = [[simd.splat_f32s(0.0); N]; ROWS];
         let keys: [&[f32]; ROWS] = std::array::from_fn(|row| &keys[row * dim..][..dim]);
-        for i in 0..dim {
+        for (i, query) in query.iter().enumerate() {
             for (sum, keys) in sum.iter_mut().zip(keys) {
-                multiply_add(simd, sum, keys[i], &query[i]);
+                multiply_add(simd, sum, keys[i], query);
             }
         }
         *scores = sum;
@@ -270,13 +270,5 @@ fn step<S: Simd, const N: usize>(
             }
         }
         *sums = sum;
-    }
-}
-
-#[inline(always)]
-fn multiply_add<S: Simd, const N: usize>(simd: S, sum: &mut [S::f32s; N], factor: f32, vectors: &[S::f32s; N]) {
-    let factor = simd.splat_f32s(factor);
-    for (sum, &vector) in sum.iter_mut().zip(vectors) {
-        *sum = simd.mul_add_e_f32s(factor, vector, *sum);
     }
 }

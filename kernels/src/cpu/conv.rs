@@ -1,86 +1,77 @@
 //! Convolutions and rearrangements of pictures.
 
-use super::linear;
-use super::math::activate;
-use super::product::{Rows, add_product};
+use super::Finish;
+use super::linear::linear;
+use super::product::{Source, product};
 use crate::conv::Window;
-use crate::linear::Activation;
 use crate::operand::Element;
-use gemm::Parallelism;
 use rayon::prelude::*;
-use std::cell::RefCell;
 
-/// Elements of the gathered neighbourhoods of one block of pixels.
-const GATHERED: usize = 1 << 18;
-
-thread_local! {
-    static NEIGHBOURHOODS: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+/// Neighbourhoods of the pixels of the output, read where they lie in the picture.
+struct Neighbourhoods<'a> {
+    x: &'a [f32],
+    window: &'a Window,
+    /// What lies outside the picture.
+    outside: Vec<f32>,
 }
 
-/// `y = activation(y + conv(x) + bias)`.
-pub(crate) fn conv2d<T: Element>(
-    y: &mut [f32],
-    x: &[f32],
-    weight: &[T],
-    bias: Option<&[f32]>,
-    window: &Window,
-    activation: Activation,
-) {
-    let &Window { input: [_, _, c_in], output: [_, _, c_out], k, stride, padding, .. } = window;
+impl Source for Neighbourhoods<'_> {
+    fn rows(&self) -> usize {
+        self.window.frames * self.window.output[0] * self.window.output[1]
+    }
+    fn segments(&self) -> usize {
+        self.window.k * self.window.k
+    }
+    fn depth(&self) -> usize {
+        self.window.input[2]
+    }
+    #[inline(always)]
+    fn run(&self, pixel: usize, segment: usize) -> &[f32] {
+        let &Window { input: [h, w, c], output: [height, width, _], k, stride, padding, .. } = self.window;
+        let (line, column) = (pixel / width, pixel % width);
+        let (frame, line) = (line / height, line % height);
+        // Wraps around to a large number above and to the left of the picture.
+        let row = (line * stride + segment / k).wrapping_sub(padding);
+        let column = (column * stride + segment % k).wrapping_sub(padding);
+        if row < h && column < w { &self.x[((frame * h + row) * w + column) * c..][..c] } else { &self.outside }
+    }
+}
+
+/// Lines of the neighbourhoods of pixels where none reaches outside: few long runs instead of many short ones.
+struct Lines<'a> {
+    x: &'a [f32],
+    window: &'a Window,
+}
+
+impl Source for Lines<'_> {
+    fn rows(&self) -> usize {
+        self.window.frames * self.window.output[0] * self.window.output[1]
+    }
+    fn segments(&self) -> usize {
+        self.window.k
+    }
+    fn depth(&self) -> usize {
+        self.window.k * self.window.input[2]
+    }
+    #[inline(always)]
+    fn run(&self, pixel: usize, segment: usize) -> &[f32] {
+        let &Window { input: [h, w, c], output: [height, width, _], k, stride, .. } = self.window;
+        let (line, column) = (pixel / width, pixel % width);
+        let (frame, line) = (line / height, line % height);
+        &self.x[((frame * h + line * stride + segment) * w + column * stride) * c..][..k * c]
+    }
+}
+
+/// y and x as the window says, weight `[out, k, k, in]`.
+pub(crate) fn conv2d<T: Element>(y: &mut [f32], x: &[f32], weight: &[T], window: &Window, finish: Finish<'_>) {
+    let &Window { input: [_, _, inputs], output: [_, _, outputs], k, stride, padding, .. } = window;
     if y.is_empty() {
-        return;
-    }
-    if k == 1 && stride == 1 && padding == 0 {
-        linear::linear(y, x, weight, bias, &[c_out, c_in], activation);
-        return;
-    }
-    let depth = k * k * c_in;
-    let widened: Vec<f32>;
-    let weight = if let Some(weight) = T::as_f32(weight) {
-        weight
+    } else if inputs == 0 || (k == 1 && stride == 1 && padding == 0) {
+        linear(y, x, weight, [outputs, inputs], finish);
+    } else if padding == 0 {
+        product(y, &Lines { x, window }, weight, finish);
     } else {
-        let mut all = vec![0.0; weight.len()];
-        T::widen(weight, &mut all);
-        widened = all;
-        &widened
-    };
-    let block = (GATHERED / depth.max(1)).clamp(1, 256);
-    y.par_chunks_mut(block * c_out).enumerate().for_each(|(i, y)| {
-        if let Some(bias) = bias {
-            y.chunks_exact_mut(c_out).for_each(|y| y.iter_mut().zip(bias).for_each(|(y, b)| *y += b));
-        }
-        if depth > 0 {
-            NEIGHBOURHOODS.with_borrow_mut(|gathered| {
-                gathered.resize(y.len() / c_out * depth, 0.0);
-                for (j, to) in gathered.chunks_exact_mut(depth).enumerate() {
-                    gather(to, x, window, i * block + j);
-                }
-                let gathered = Rows::dense(gathered, depth);
-                add_product(y, c_out, gathered, Rows::dense(weight, depth), Parallelism::None);
-            });
-        }
-        activate(y, activation);
-    });
-}
-
-/// The neighbourhood `[k, k, in]` of the output pixel with number `pixel`, zeros outside the picture.
-fn gather(to: &mut [f32], x: &[f32], window: &Window, pixel: usize) {
-    let &Window { input: [h, w, c], output: [height, width, _], k, stride, padding, .. } = window;
-    let (frame, row, column) = (pixel / (height * width), pixel / width % height, pixel % width);
-    // Kernel columns that fall inside the picture.
-    let left = column * stride;
-    let first = padding.saturating_sub(left).min(k);
-    let last = (w + padding).saturating_sub(left).clamp(first, k);
-    for (i, to) in to.chunks_exact_mut(k * c).enumerate() {
-        let y = row * stride + i;
-        if y < padding || y >= h + padding || first == last {
-            to.fill(0.0);
-            continue;
-        }
-        let from = ((frame * h + y - padding) * w + left + first - padding) * c;
-        to[..first * c].fill(0.0);
-        to[first * c..last * c].copy_from_slice(&x[from..][..(last - first) * c]);
-        to[last * c..].fill(0.0);
+        product(y, &Neighbourhoods { x, window, outside: vec![0.0; inputs] }, weight, finish);
     }
 }
 

@@ -27,13 +27,28 @@ fn gelu(x: f32) -> f32 {
     0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2))
 }
 
-/// Applies an activation to every element, in this thread.
+/// Applies an activation to every element, compiled for the instruction set that the caller dispatched to.
+#[inline(always)]
 pub(super) fn activate(x: &mut [f32], activation: Activation) {
-    Arch::new().dispatch(|| match activation {
+    match activation {
         Activation::Identity => {}
         Activation::Gelu => x.iter_mut().for_each(|x| *x = gelu(*x)),
         Activation::Relu => x.iter_mut().for_each(|x| *x = x.max(0.0)),
-    });
+    }
+}
+
+/// sum += factor * vectors
+#[inline(always)]
+pub(super) fn multiply_add<S: Simd, const N: usize>(
+    simd: S,
+    sum: &mut [S::f32s; N],
+    factor: f32,
+    vectors: &[S::f32s; N],
+) {
+    let factor = simd.splat_f32s(factor);
+    for (sum, &vector) in sum.iter_mut().zip(vectors) {
+        *sum = simd.mul_add_e_f32s(factor, vector, *sum);
+    }
 }
 
 /// Elements that one thread takes at a time: 64 KiB, enough to hide the cost of handing work out.
@@ -42,7 +57,7 @@ const CHUNK: usize = 1 << 14;
 /// [`activate`] on all threads.
 pub(crate) fn par_activate(x: &mut [f32], activation: Activation) {
     if activation != Activation::Identity {
-        x.par_chunks_mut(CHUNK).for_each(|x| activate(x, activation));
+        x.par_chunks_mut(CHUNK).for_each(|x| Arch::new().dispatch(|| activate(x, activation)));
     }
 }
 

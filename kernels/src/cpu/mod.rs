@@ -10,4 +10,14 @@ mod product;
 pub(crate) mod resample;
 pub(crate) mod rotary;
 
+use crate::linear::Activation;
 pub(crate) use math::par_activate;
+
+/// What becomes of the sums.
+#[derive(Clone, Copy)]
+pub(crate) struct Finish<'a> {
+    pub(crate) bias: Option<&'a [f32]>,
+    /// Whether the sums are added to what y holds.
+    pub(crate) add: bool,
+    pub(crate) activation: Activation,
+}
