@@ -14,7 +14,7 @@ const LARGEST_SIZE: usize = 1 << 20;
 /// No stack of blocks may be deeper than this.
 const LARGEST_DEPTH: usize = 1024;
 
-/// No network may hold more parameters than this (64 times the published one).
+/// No network may hold more parameters than this (some sixty times the published one).
 const LARGEST_PARAMETERS: u64 = 1 << 36;
 
 /// What defines the network, and the stream settings that go with it.

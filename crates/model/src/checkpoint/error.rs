@@ -103,7 +103,7 @@ pub enum CheckpointError {
         names: Vec<String>,
     },
     /// The network has tensors that the file lacks.
-    #[error("{} lacks {} of the tensors of its network: {}", path.display(), names.len(), List(names, ""))]
+    #[error("{} lacks tensors of its network ({}): {}", path.display(), names.len(), List(names, ""))]
     Missing {
         /// The checkpoint.
         path: PathBuf,
@@ -112,7 +112,7 @@ pub enum CheckpointError {
     },
     /// Tensors have other shapes than in the network.
     #[error(
-        "{} has {} tensors of another shape than its network: {}", path.display(), tensors.len(), List(tensors, "")
+        "{} has tensors of another shape than its network ({}): {}", path.display(), tensors.len(), List(tensors, "")
     )]
     Shape {
         /// The checkpoint.
@@ -122,7 +122,7 @@ pub enum CheckpointError {
     },
     /// Tensors have a type that weights cannot have.
     #[error(
-        "{} has {} tensors that are not float32, float16 or bfloat16: {}",
+        "{} has tensors that are not float32, float16 or bfloat16 ({}): {}",
         path.display(), tensors.len(), List(tensors, "")
     )]
     Type {

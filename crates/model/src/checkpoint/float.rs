@@ -77,15 +77,17 @@ impl FloatType {
                 .sum(),
             Self::Bf16 => chunks
                 .map(|(bytes, values)| {
-                    encode_half(bytes, values, |value| {
-                        (bf16::from_f32(value).to_le_bytes(), bf16::from_f32(value).is_finite())
+                    encode_halves(bytes, values, |value| {
+                        let half = bf16::from_f32(value);
+                        (half.to_le_bytes(), half.is_finite())
                     })
                 })
                 .sum(),
             Self::F16 => chunks
                 .map(|(bytes, values)| {
-                    encode_half(bytes, values, |value| {
-                        (f16::from_f32(value).to_le_bytes(), f16::from_f32(value).is_finite())
+                    encode_halves(bytes, values, |value| {
+                        let half = f16::from_f32(value);
+                        (half.to_le_bytes(), half.is_finite())
                     })
                 })
                 .sum(),
@@ -95,7 +97,7 @@ impl FloatType {
 }
 
 /// Writes the halves and counts the finite values whose half is not.
-fn encode_half(bytes: &mut [u8], values: &[f32], half: impl Fn(f32) -> ([u8; 2], bool)) -> usize {
+fn encode_halves(bytes: &mut [u8], values: &[f32], half: impl Fn(f32) -> ([u8; 2], bool)) -> usize {
     let mut lost = 0;
     for (word, &value) in bytes.as_chunks_mut().0.iter_mut().zip(values) {
         let (encoded, finite) = half(value);

@@ -411,3 +411,77 @@ impl Machine<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn deep_nesting_and_repetition_cost_no_more_than_their_bytes() {
+        // A million tuples in each other.
+        let deep = [&b"\x80\x02)"[..], &vec![0x85; 1_000_000], b"."].concat();
+        assert_eq!(Pickle::read(&deep).unwrap().values.len(), 1_000_001);
+        // A tuple of two references to the one before, forty times over: 2^40 values if they were copied.
+        let doubling = [&b"\x80\x02)"[..], &b"q\x00h\x00\x86".repeat(40), b"."].concat();
+        assert_eq!(Pickle::read(&doubling).unwrap().values.len(), 41);
+        // A dictionary that contains itself.
+        let own = b"\x80\x02}q\x00\x8c\x05modelh\x00s.";
+        let pickle = Pickle::read(own).unwrap();
+        assert_eq!(pickle.candidates(&["model"]).len(), 2);
+    }
+
+    #[test]
+    fn integers_have_any_width() {
+        for (bytes, expected) in [
+            (&b"K\xff."[..], 255),
+            (b"M\xff\xff.", 65535),
+            (b"J\xff\xff\xff\xff.", -1),
+            (b"\x8a\x00.", 0),
+            (b"\x8a\x02\xff\x7f.", 32767),
+            (b"\x8a\x01\x80.", -128),
+            (b"\x8b\x05\x00\x00\x00\x00\x00\x00\x00\x01.", 1 << 32),
+        ] {
+            let pickle = Pickle::read(bytes).unwrap();
+            assert!(matches!(pickle.values[pickle.root], Value::Int(value) if value == expected), "{bytes:?}");
+        }
+        let pickle = Pickle::read(b"\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01.").unwrap();
+        assert!(matches!(pickle.values[pickle.root], Value::Inert));
+    }
+
+    #[test]
+    fn every_import_but_a_few_is_refused() {
+        for (bytes, name) in [
+            (&b"cos\nsystem\n."[..], "os.system"),
+            (b"cbuiltins\neval\n.", "builtins.eval"),
+            (b"\x8c\x08builtins\x8c\x04exec\x93.", "builtins.exec"),
+            (b"ctorch.hub\nload\n.", "torch.hub.load"),
+        ] {
+            assert_eq!(Pickle::read(bytes).unwrap_err(), PickleError::Forbidden(name.into()));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_pickle_panics(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = Pickle::read(&bytes);
+        }
+
+        /// Instructions that occur, in any order: random bytes seldom get far.
+        #[test]
+        fn no_order_of_instructions_panics(instructions in prop::collection::vec(
+            prop::sample::select(vec![
+                &b"("[..], b")", b"}", b"]", b"N", b"K\x02", b"\x8c\x01a", b"\x8c\x05model", b"q\x00", b"q\x01",
+                b"h\x00", b"h\x01", b"\x85", b"\x86", b"\x87", b"t", b"l", b"d", b"s", b"u", b"a", b"e", b"b", b"0",
+                b"Q", b"R", b"\x81", b"\x93", b"\x94", b"\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f", b"\x8a\x01\xff",
+                b"ctorch._utils\n_rebuild_tensor_v2\n", b"ctorch._utils\n_rebuild_parameter\n",
+                b"ctorch._tensor\n_rebuild_from_type_v2\n", b"ctorch\nFloatStorage\n", b"ccollections\nOrderedDict\n",
+            ]),
+            0..60,
+        )) {
+            if let Ok(pickle) = Pickle::read(&[instructions.concat(), b".".to_vec()].concat()) {
+                pickle.candidates(&["model"]);
+            }
+        }
+    }
+}

@@ -135,3 +135,181 @@ fn in_order(shape: &[usize], strides: &[usize]) -> bool {
         fits
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    fn data(name: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+    }
+
+    fn open(path: &Path) -> Result<Contents, CheckpointError> {
+        read(MappedFile::open(path)?)
+    }
+
+    /// Opens bytes as a file.
+    fn open_bytes(bytes: &[u8]) -> Result<Contents, CheckpointError> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), bytes).unwrap();
+        open(file.path())
+    }
+
+    /// The message of a refusal, with the file called FILE.
+    fn refusal(path: &Path) -> String {
+        open(path).err().unwrap().to_string().replace(&path.display().to_string(), "FILE")
+    }
+
+    /// What `tests/data/make.py` wrote, computed anew.
+    fn expected(name: &str) -> (Vec<usize>, Vec<f32>) {
+        let numbers = (0..24u8).map(|i| f32::from(i) / 8.0 - 1.0).collect::<Vec<_>>();
+        let pick = |indices: &[usize]| indices.iter().map(|&i| numbers[i]).collect();
+        match name {
+            "plain" => (vec![2, 3, 4], numbers),
+            "transposed" => {
+                let indices: Vec<_> = (0..6).flat_map(|row| (0..4).map(move |column| column * 6 + row)).collect();
+                (vec![6, 4], pick(&indices))
+            }
+            "part" => (vec![3, 4], numbers[5..17].to_vec()),
+            "columns" => (vec![4, 3], pick(&[1, 2, 3, 7, 8, 9, 13, 14, 15, 19, 20, 21])),
+            "single" => (vec![], pick(&[7])),
+            "parameter" => (vec![3], pick(&[0, 1, 2])),
+            _ => (vec![24], numbers),
+        }
+    }
+
+    #[test]
+    fn every_form_holds_the_same_tensors() {
+        for form in ["bare", "protocol4", "data-parallel", "model", "state_dict", "model_state_dict"] {
+            let contents = open(&data(&format!("{form}.pt"))).unwrap();
+            assert_eq!(contents.tensors.len(), 9, "{form}");
+            for (name, tensor) in &contents.tensors {
+                let name = name.strip_prefix("aggregator.").unwrap();
+                let float = match name {
+                    "half" => FloatType::F16,
+                    "bfloat16" => FloatType::Bf16,
+                    "steps" => {
+                        assert_eq!(tensor.float, Err("LongStorage".into()));
+                        continue;
+                    }
+                    _ => FloatType::F32,
+                };
+                let (shape, numbers) = expected(name);
+                assert_eq!(tensor.float, Ok(float), "{form}: {name}");
+                assert_eq!(tensor.shape, shape, "{form}: {name}");
+                assert_eq!(tensor.decode(float, contents.file.bytes()), numbers, "{form}: {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn code_is_refused_by_name_and_not_run() {
+        assert_eq!(
+            refusal(&data("harmful.pt")),
+            "FILE wants to run or build `posix.system`, which weights do not need and which is refused; save the \
+             weights alone with torch.save(model.state_dict(), PATH)"
+        );
+        assert!(!Path::new("HARM").exists());
+    }
+
+    #[test]
+    fn a_cut_file_says_so() {
+        let whole = fs::read(data("bare.pt")).unwrap();
+        for end in (0..whole.len()).step_by(11) {
+            if let Err(error) = open_bytes(&whole[..end.max(1)]) {
+                assert!(error.to_string().ends_with("probably because the file is cut off"), "{end}: {error}");
+            } else {
+                panic!("the first {end} bytes were taken for a whole file");
+            }
+        }
+    }
+
+    /// An archive as PyTorch would write it.
+    fn archive(entries: &[(&str, &[u8])]) -> Vec<u8> {
+        use std::io::Write;
+        let mut zip = zip::ZipWriter::new(Cursor::new(Vec::new()));
+        for (name, bytes) in entries {
+            zip.start_file(*name, zip::write::SimpleFileOptions::default()).unwrap();
+            zip.write_all(bytes).unwrap();
+        }
+        zip.finish().unwrap().into_inner()
+    }
+
+    /// The pickle of `{"aggregator.x": tensor}`, eight numbers stored, seen from an offset with a stride.
+    fn one_tensor(stored: u8, offset: u8, size: u8, stride: u8) -> Vec<u8> {
+        let text = |text: &str| [&[0x8c, text.len() as u8], text.as_bytes()].concat();
+        [
+            b"\x80\x02}".to_vec(),
+            text("aggregator.x"),
+            b"ctorch._utils\n_rebuild_tensor_v2\n((".to_vec(),
+            text("storage"),
+            b"ctorch\nFloatStorage\n".to_vec(),
+            text("0"),
+            text("cpu"),
+            vec![b'K', stored, b't', b'Q', b'K', offset, b'K', size, 0x85, b'K', stride, 0x85, 0x89, b'N', b't', b'R'],
+            b"s.".to_vec(),
+        ]
+        .concat()
+    }
+
+    #[test]
+    fn tensors_stay_within_their_storage() {
+        let open = |stored, offset, size, stride| {
+            open_bytes(&archive(&[("x/data.pkl", &one_tensor(stored, offset, size, stride)), ("x/data/0", &[0; 32])]))
+        };
+        assert!(open(8, 0, 8, 1).is_ok());
+        assert!(open(8, 1, 4, 2).is_ok());
+        assert!(open(8, 2, 4, 2).is_err());
+        assert!(open(8, 7, 1, 200).is_ok());
+        assert_eq!(open(8, 3, 0, 1).unwrap().tensors["aggregator.x"].bytes, 0..0);
+        // More numbers than the entry holds, and one number repeated.
+        for wrong in [open(9, 0, 9, 1), open(8, 0, 9, 1), open(8, 8, 1, 1), open(8, 0, 200, 0)] {
+            let message = wrong.err().unwrap().to_string();
+            assert!(message.ends_with("is damaged: tensor aggregator.x reaches beyond its storage"), "{message}");
+        }
+    }
+
+    #[test]
+    fn archives_of_other_kinds_are_refused() {
+        let pickle = one_tensor(8, 0, 8, 1);
+        for (entries, message) in [
+            (
+                vec![("word/document.xml", &b""[..])],
+                "is a zip archive without a pickle of PyTorch: give a checkpoint saved with torch.save",
+            ),
+            (vec![("x/data.pkl", &pickle)], "is damaged: its entry data/0 is missing"),
+            (
+                vec![("x/data.pkl", &pickle), ("x/data/0", &[0; 32]), ("x/byteorder", b"big")],
+                "is damaged: its numbers are not in little-endian order",
+            ),
+            (vec![("x/data.pkl", b"\x80\x02}")], "is damaged: its pickle ends too early"),
+            (
+                vec![("x/data.pkl", b"\x80\x02I1\n.")],
+                "is damaged: its pickle holds the instruction 0x49, which weights do not need",
+            ),
+        ] {
+            let error = open_bytes(&archive(&entries)).err().unwrap().to_string();
+            assert!(error.ends_with(message), "{error}");
+        }
+        // A pickle without tensors is for the caller to judge.
+        assert!(open_bytes(&archive(&[("x/data.pkl", b"\x80\x02N.")])).unwrap().tensors.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn no_changed_byte_panics(at in 0..3000usize, byte: u8) {
+            let mut bytes = fs::read(data("model.pt")).unwrap();
+            bytes[at] = byte;
+            if let Ok(contents) = open_bytes(&bytes) {
+                for tensor in contents.tensors.values() {
+                    if let Ok(float) = tensor.float {
+                        tensor.decode(float, contents.file.bytes());
+                    }
+                }
+            }
+        }
+    }
+}

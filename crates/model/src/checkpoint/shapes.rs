@@ -160,7 +160,7 @@ pub(super) fn infer(path: &Path, shapes: &BTreeMap<String, Vec<usize>>) -> Resul
     if pos_grid * pos_grid + 1 != positions {
         return Err(file.unclear(format!("the position embedding has {positions} rows, not a square and one")));
     }
-    let hidden = file.size("aggregator.patch_embed.blocks.0.mlp.fc1.weight", 2, 0)?;
+    let mlp = "aggregator.patch_embed.blocks.0.mlp.fc1.weight";
     let depth = file.blocks("aggregator.frame_blocks.").max(file.blocks("aggregator.global_blocks."));
     let taps = match depth {
         24 => [4, 11, 17, 23],
@@ -185,7 +185,7 @@ pub(super) fn infer(path: &Path, shapes: &BTreeMap<String, Vec<usize>>) -> Resul
         patch_size: file.size("aggregator.patch_embed.patch_embed.proj.weight", 4, 3)?,
         pos_grid,
         num_registers: file.size("aggregator.register_token", 4, 2)?,
-        mlp_ratio: hidden / embed_dim.max(1),
+        mlp_ratio: file.size(mlp, 2, 0)? / file.size(mlp, 2, 1)?.max(1),
         taps,
         camera_depth: file.blocks("camera_head.trunk."),
         camera_heads: heads,

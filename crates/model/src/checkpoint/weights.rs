@@ -20,8 +20,8 @@ pub struct Weights {
     done: AtomicU64,
 }
 
-/// Called with the bytes read so far and the bytes of all tensors.
-type Progress = dyn Fn(u64, u64) + Send + Sync;
+/// Called with the bytes read so far.
+type Progress = dyn Fn(u64) + Send + Sync;
 
 enum Source {
     File(Contents),
@@ -30,7 +30,8 @@ enum Source {
 
 impl Weights {
     /// Opens a safetensors checkpoint and compares it with its network. The architecture is that of the file's
-    /// `config` metadata, else of the given configuration file, else the one that the shapes tell.
+    /// `config` metadata, else of the given configuration file, else the one that the shapes tell. A given file must
+    /// agree with the metadata, and its stream settings are the ones suggested.
     ///
     /// # Errors
     /// A file that cannot be read, is of another kind (a `.pt` file is to be converted first), cut off, damaged or
@@ -69,12 +70,8 @@ impl Weights {
     /// A configuration that is not valid.
     pub fn synthetic(config: Config, seed: u64) -> Result<Self, ConfigError> {
         config.validate()?;
-        Ok(Self::new(config, Source::Synthetic { seed }))
-    }
-
-    fn new(config: Config, source: Source) -> Self {
-        let shapes = tensor_shapes(&config);
-        Self { config, shapes, source, unexpected: Vec::new(), progress: None, done: AtomicU64::new(0) }
+        let (shapes, source) = (tensor_shapes(&config), Source::Synthetic { seed });
+        Ok(Self { config, shapes, source, unexpected: Vec::new(), progress: None, done: AtomicU64::new(0) })
     }
 
     fn of(contents: Contents, given: Option<&Path>) -> Result<Self, CheckpointError> {
@@ -91,23 +88,22 @@ impl Weights {
             (Some(own), Some((given_path, given))) if !own.same_network(&given) => {
                 return Err(CheckpointError::Conflict { path: path.into(), given: given_path.into() });
             }
-            (Some(config), _) | (None, Some((_, config))) => config,
+            (_, Some((_, config))) | (Some(config), None) => config,
             (None, None) => shapes::infer(path, &found())?,
         };
-        compare(&contents, &tensor_shapes(&config))?;
-        let mut weights = Self::new(config, Source::File(contents));
-        if let Source::File(contents) = &weights.source {
-            let unexpected = contents.tensors.keys().filter(|&name| !weights.shapes.contains_key(name));
-            weights.unexpected = unexpected.cloned().collect();
-        }
-        Ok(weights)
+        let shapes = tensor_shapes(&config);
+        compare(&contents, &shapes)?;
+        let unexpected = contents.tensors.keys().filter(|&name| !shapes.contains_key(name)).cloned().collect();
+        let source = Source::File(contents);
+        Ok(Self { config, shapes, source, unexpected, progress: None, done: AtomicU64::new(0) })
     }
 
     /// Has a function called after every tensor that is read, with the bytes of those so far and of all, as they
     /// are stored.
     #[must_use]
     pub fn with_progress(mut self, progress: impl Fn(u64, u64) + Send + Sync + 'static) -> Self {
-        self.progress = Some(Box::new(progress));
+        let total = self.bytes();
+        self.progress = Some(Box::new(move |done| progress(done, total)));
         self
     }
 
@@ -177,7 +173,7 @@ impl Weights {
         };
         if let Some(progress) = &self.progress {
             let bytes = (values.len() * float.size()) as u64;
-            progress(self.done.fetch_add(bytes, Ordering::Relaxed) + bytes, self.bytes());
+            progress(self.done.fetch_add(bytes, Ordering::Relaxed) + bytes);
         }
         Ok(values)
     }

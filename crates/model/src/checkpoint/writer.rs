@@ -51,10 +51,9 @@ impl Writer {
     /// Gives the complete file its name.
     pub(super) fn finish(self) -> Result<(), CheckpointError> {
         let Self { path, file, .. } = self;
-        match file.persist(&path) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(CheckpointError::Write { path, source: error.error }),
-        }
+        // On the disk before under its name, so that not even a power failure leaves half a file there.
+        let done = file.as_file().sync_all().and_then(|()| file.persist(&path).map_err(|error| error.error));
+        done.map(drop).map_err(|source| CheckpointError::Write { path, source })
     }
 }
 

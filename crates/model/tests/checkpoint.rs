@@ -1,0 +1,416 @@
+//! Checkpoints written, read back and refused.
+
+use half::{bf16, f16};
+use periplus_model::checkpoint::{CheckpointError, FloatType, Weights, tensor_shapes};
+use periplus_model::config::{Config, StreamSettings};
+use proptest::prelude::*;
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use tempfile::TempDir;
+
+/// The smallest network there can be, or nearly so.
+fn micro() -> Config {
+    let json = r#"{"embed_dim": 64, "num_heads": 1, "depth": 4, "vit_depth": 1, "vit_heads": 1, "patch_size": 2,
+        "pos_grid": 2, "num_registers": 1, "mlp_ratio": 1, "taps": [0, 1, 2, 3], "camera_depth": 1,
+        "camera_heads": 1, "dpt_features": 8, "dpt_hidden": 4, "dpt_channels": [4, 4, 4, 4]}"#;
+    Config::from_json(json).unwrap()
+}
+
+/// A tensor to be written: type, shape, bytes.
+type Raw = (Dtype, Vec<usize>, Vec<u8>);
+
+/// The weights of the smallest network, changed by tests.
+fn raw() -> BTreeMap<String, Raw> {
+    static WEIGHTS: OnceLock<BTreeMap<String, Raw>> = OnceLock::new();
+    let make = || {
+        let weights = Weights::synthetic(micro(), 1).unwrap();
+        let tensor = |(name, shape): (String, Vec<usize>)| {
+            let bytes = values(&weights, &name).into_iter().flat_map(f32::to_le_bytes).collect();
+            (name, (Dtype::F32, shape, bytes))
+        };
+        tensor_shapes(&micro()).into_iter().map(tensor).collect()
+    };
+    WEIGHTS.get_or_init(make).clone()
+}
+
+fn values(weights: &Weights, name: &str) -> Vec<f32> {
+    weights.get(name).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+}
+
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(TempDir::new().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+        fs::write(self.path(name), bytes).unwrap();
+        self.path(name)
+    }
+
+    fn safetensors(&self, tensors: &BTreeMap<String, Raw>, config: Option<&str>) -> PathBuf {
+        let views = tensors
+            .iter()
+            .map(|(name, (dtype, shape, bytes))| (name, TensorView::new(*dtype, shape.clone(), bytes).unwrap()));
+        let metadata = config.map(|config| HashMap::from([("config".to_owned(), config.to_owned())]));
+        self.file("some.safetensors", safetensors::serialize(views, metadata).unwrap())
+    }
+}
+
+/// The error of opening a file, with the file called FILE.
+fn refusal(path: &Path, config: Option<&Path>) -> String {
+    match Weights::open(path, config) {
+        Ok(_) => panic!("{} was not refused", path.display()),
+        Err(error) => error.to_string().replace(&path.display().to_string(), "FILE"),
+    }
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    let folder = Folder::new();
+    let weights = Weights::synthetic(micro(), 3).unwrap();
+    for float in [FloatType::F32, FloatType::Bf16, FloatType::F16] {
+        let path = folder.path("weights.safetensors");
+        weights.write(&path, float).unwrap();
+        let read = Weights::open(&path, None).unwrap();
+        assert_eq!(read.config(), &micro());
+        assert_eq!(read.float_type(), float);
+        assert_eq!(read.float_types(), BTreeMap::from([(float, micro().parameters())]));
+        assert_eq!(read.bytes(), micro().parameters() * float.size() as u64);
+        assert_eq!(read.unexpected(), [""; 0]);
+        for (name, shape) in tensor_shapes(&micro()) {
+            assert_eq!(read.get(&name).unwrap().dims(), shape);
+            let expected = values(&weights, &name).into_iter().map(|value| match float {
+                FloatType::F32 => value,
+                FloatType::Bf16 => bf16::from_f32(value).to_f32(),
+                FloatType::F16 => f16::from_f32(value).to_f32(),
+            });
+            assert_eq!(values(&read, &name), expected.collect::<Vec<_>>(), "{name} in {float}");
+        }
+        // And once more: the memory of the first time was given back, the file was not.
+        let name = "aggregator.camera_token";
+        assert_eq!(values(&read, name), values(&read, name));
+    }
+    assert_eq!(fs::read_dir(folder.0.path()).unwrap().count(), 1, "partial files were left behind");
+}
+
+#[test]
+fn halves_round_to_nearest_with_ties_to_even() {
+    let folder = Folder::new();
+    let mut tensors = raw();
+    let (_, _, bytes) = tensors.get_mut("aggregator.camera_token").unwrap();
+    // Halfway between neighbours of 1 in each type, then a little more; the smallest and a vanishing half; infinity.
+    let given = [1.0 + 2f32.powi(-8), 1.0 + 3.0 * 2f32.powi(-8), 1.0 + 2f32.powi(-11), 1.0 + 3.0 * 2f32.powi(-11)];
+    let given = [&given[..], &[2f32.powi(-24), 2f32.powi(-26), f32::INFINITY, -0.0]].concat();
+    for (word, value) in bytes.chunks_mut(4).zip(&given) {
+        word.copy_from_slice(&value.to_le_bytes());
+    }
+    let source = Weights::open(&folder.safetensors(&tensors, None), None).unwrap();
+    for (float, expected) in [
+        (FloatType::Bf16, [1.0, 1.0 + 2f32.powi(-6), 1.0, 1.0, 2f32.powi(-24), 2f32.powi(-26), f32::INFINITY, -0.0]),
+        (FloatType::F16, [given[0], given[1], 1.0, 1.0 + 2f32.powi(-9), 2f32.powi(-24), 0.0, f32::INFINITY, -0.0]),
+    ] {
+        let path = folder.path("rounded.safetensors");
+        source.write(&path, float).unwrap();
+        let read = Weights::open(&path, None).unwrap();
+        assert_eq!(values(&read, "aggregator.camera_token")[..8], expected, "{float}");
+    }
+}
+
+#[test]
+fn numbers_too_large_for_a_half_stop_the_writing() {
+    let folder = Folder::new();
+    let mut tensors = raw();
+    let (_, _, bytes) = tensors.get_mut("aggregator.scale_token").unwrap();
+    bytes[..8].copy_from_slice(&[1e6f32.to_le_bytes(), (-65520f32).to_le_bytes()].concat());
+    let weights = Weights::open(&folder.safetensors(&tensors, None), None).unwrap();
+    let path = folder.path("half.safetensors");
+    assert_eq!(
+        weights.write(&path, FloatType::F16).unwrap_err().to_string(),
+        "2 numbers of tensor aggregator.scale_token are too large for f16; use bf16 or f32"
+    );
+    assert!(!path.exists());
+    weights.write(&path, FloatType::Bf16).unwrap();
+}
+
+#[test]
+fn progress_rises_to_the_total() {
+    let seen = Arc::new(AtomicU64::new(0));
+    let inner = Arc::clone(&seen);
+    let weights = Weights::synthetic(micro(), 0).unwrap().with_progress(move |done, total| {
+        assert!(inner.swap(done, Ordering::Relaxed) < done && done <= total);
+        assert_eq!(total, 4 * micro().parameters());
+    });
+    for name in tensor_shapes(&micro()).keys() {
+        weights.get(name).unwrap();
+    }
+    assert_eq!(seen.load(Ordering::Relaxed), weights.bytes());
+}
+
+#[test]
+fn the_architecture_is_found() {
+    let folder = Folder::new();
+    // From the shapes.
+    let path = folder.safetensors(&raw(), None);
+    assert_eq!(Weights::open(&path, None).unwrap().config(), &micro());
+    // From a configuration file, where the shapes leave it open.
+    let four_heads = Config { camera_heads: 4, ..micro() };
+    let config = folder.file("config.json", four_heads.to_json());
+    assert_eq!(Weights::open(&path, Some(&config)).unwrap().config(), &four_heads);
+    // From the metadata, with which a configuration file must agree.
+    let path = folder.safetensors(&raw(), Some(&four_heads.to_json()));
+    assert_eq!(Weights::open(&path, None).unwrap().config(), &four_heads);
+    let window = StreamSettings { window: 5, ..StreamSettings::default() };
+    let four_heads = Config { stream: window, ..four_heads };
+    let config = folder.file("config.json", four_heads.to_json());
+    assert_eq!(Weights::open(&path, Some(&config)).unwrap().config(), &four_heads);
+    let other = folder.file("other.json", micro().to_json());
+    assert_eq!(
+        refusal(&path, Some(&other)),
+        format!(
+            "FILE carries the configuration of another network than {}; leave the latter out or correct it",
+            other.display()
+        )
+    );
+}
+
+#[test]
+fn a_point_head_is_found() {
+    let folder = Folder::new();
+    let config = Config { point_head: true, ..micro() };
+    let path = folder.path("points.safetensors");
+    Weights::synthetic(config.clone(), 0).unwrap().write(&path, FloatType::F16).unwrap();
+    let weights = Weights::open(&path, None).unwrap();
+    let tensors = tensor_shapes(&config).into_keys().map(|name| {
+        let tensor = weights.get(&name).unwrap();
+        let bytes = values(&weights, &name).into_iter().flat_map(f32::to_le_bytes).collect();
+        (name, (Dtype::F32, tensor.dims().to_vec(), bytes))
+    });
+    let path = folder.safetensors(&tensors.collect(), None);
+    assert_eq!(Weights::open(&path, None).unwrap().config(), &config);
+}
+
+#[test]
+fn shapes_that_leave_the_architecture_open_are_refused() {
+    let folder = Folder::new();
+    let mut deeper = raw();
+    let block: Vec<_> = deeper.iter().filter(|(name, _)| name.contains("frame_blocks.3.")).collect();
+    let block: Vec<_> = block.into_iter().map(|(name, raw)| (name.replace(".3.", ".4."), raw.clone())).collect();
+    deeper.extend(block);
+    assert_eq!(
+        refusal(&folder.safetensors(&deeper, None), None),
+        "FILE does not tell its architecture: it has 5 block pairs, and which four of them are tapped is unknown; give \
+         it with --config FILE"
+    );
+    let mut uneven = raw();
+    uneven.insert("aggregator.patch_embed.pos_embed".into(), (Dtype::F32, vec![1, 4, 64], vec![0; 1024]));
+    assert_eq!(
+        refusal(&folder.safetensors(&uneven, None), None),
+        "FILE does not tell its architecture: the position embedding has 4 rows, not a square and one; give it with \
+         --config FILE"
+    );
+    let mut flat = raw();
+    flat.insert("aggregator.camera_token".into(), (Dtype::F32, vec![64], vec![0; 256]));
+    assert_eq!(
+        refusal(&folder.safetensors(&flat, None), None),
+        "FILE does not tell its architecture: `aggregator.camera_token` has the shape [64] instead of 4 dimensions; \
+         give it with --config FILE"
+    );
+    let mut narrow = raw();
+    narrow.insert("aggregator.camera_token".into(), (Dtype::F32, vec![1, 2, 1, 65], vec![0; 520]));
+    assert!(refusal(&folder.safetensors(&narrow, None), None).contains("`embed_dim` 65 over `num_heads` 1 must be 64"));
+}
+
+#[test]
+fn tensors_that_do_not_fit_are_named() {
+    let folder = Folder::new();
+    let open = |tensors: &BTreeMap<String, Raw>| refusal(&folder.safetensors(tensors, None), None);
+
+    let mut tensors = raw();
+    tensors.retain(|name, _| !name.starts_with("aggregator.global_blocks.2."));
+    assert_eq!(
+        open(&tensors),
+        "FILE lacks tensors of its network (18): aggregator.global_blocks.2.attn.k_norm.bias, \
+         aggregator.global_blocks.2.attn.k_norm.weight, aggregator.global_blocks.2.attn.proj.bias, \
+         aggregator.global_blocks.2.attn.proj.weight and 14 more"
+    );
+
+    let mut tensors = raw();
+    tensors.remove("aggregator.camera_token");
+    assert_eq!(open(&tensors), "FILE lacks tensors of its network (1): aggregator.camera_token");
+
+    let mut tensors = raw();
+    tensors.insert("depth_head.norm.weight".into(), (Dtype::F32, vec![2, 64], vec![0; 512]));
+    assert_eq!(
+        open(&tensors),
+        "FILE has tensors of another shape than its network (1): depth_head.norm.weight should be [128] and is [2, 64]"
+    );
+
+    let mut tensors = raw();
+    tensors.insert("depth_head.norm.weight".into(), (Dtype::I64, vec![128], vec![0; 1024]));
+    tensors.insert("depth_head.norm.bias".into(), (Dtype::F64, vec![128], vec![0; 1024]));
+    assert_eq!(
+        open(&tensors),
+        "FILE has tensors that are not float32, float16 or bfloat16 (2): depth_head.norm.bias (F64), \
+         depth_head.norm.weight (I64)"
+    );
+
+    let mut tensors = raw();
+    tensors.insert("track_head.weight".into(), (Dtype::I64, vec![1], vec![0; 8]));
+    let weights = Weights::open(&folder.safetensors(&tensors, None), None).unwrap();
+    assert_eq!(weights.unexpected(), ["track_head.weight"]);
+
+    let other = BTreeMap::from([("model.embed.weight".to_owned(), (Dtype::F32, vec![1], vec![0; 4]))]);
+    assert_eq!(open(&other), "FILE is a checkpoint of another model; it holds model.embed.weight");
+    assert_eq!(open(&BTreeMap::new()), "FILE is a checkpoint of another model; it holds no tensors");
+}
+
+#[test]
+fn wrong_configurations_are_refused_with_their_file() {
+    let folder = Folder::new();
+    let path = folder.safetensors(&raw(), Some(r#"{"depth": 0}"#));
+    assert_eq!(refusal(&path, None), "FILE: the configuration's `depth` is 0, which must lie between 1 and 1024");
+    let path = folder.safetensors(&raw(), None);
+    let config = folder.file("config.json", "depth: 4");
+    let error = refusal(&path, Some(&config));
+    assert!(error.starts_with(&format!("{}: the configuration is not valid: ", config.display())), "{error}");
+    let error = refusal(&path, Some(&folder.path("nowhere.json")));
+    assert!(error.starts_with("cannot read ") && error.contains("nowhere.json: No such file"), "{error}");
+}
+
+#[test]
+fn other_files_are_told_what_they_are() {
+    let folder = Folder::new();
+    for (bytes, message) in [
+        (
+            &b"PK\x03\x04 and so on"[..],
+            "FILE is a PyTorch file: convert it first with `periplus convert IN.pt OUT.safetensors`",
+        ),
+        (
+            b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.",
+            "FILE is a PyTorch file of the form used before version 1.6: save it again with a newer PyTorch, \
+             torch.save(torch.load(PATH, map_location=\"cpu\"), NEW_PATH), and run `periplus convert` on that",
+        ),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
+            "FILE is a Git LFS pointer: fetch the file it stands for with `git lfs pull`",
+        ),
+        (b"\n<!DOCTYPE html><html></html>", "FILE is a web page: the download went wrong; check its address"),
+        (
+            b"some text, nothing else",
+            "FILE is neither a safetensors nor a PyTorch file: give a .safetensors file, or convert a .pt file",
+        ),
+        (b"", "cannot read FILE: it is empty"),
+    ] {
+        assert_eq!(refusal(&folder.file("some", bytes), None), message);
+    }
+    assert_eq!(refusal(folder.0.path(), None), "cannot read FILE: it is not a file");
+    assert!(refusal(&folder.path("nowhere"), None).starts_with("cannot read FILE: No such file or directory"));
+}
+
+/// A safetensors file of a given header.
+fn with_header(header: &str, data: usize) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &vec![0; data]].concat()
+}
+
+#[test]
+fn damaged_files_are_told_how() {
+    let folder = Folder::new();
+    let open = |bytes: &[u8]| refusal(&folder.file("some", bytes), None);
+    let whole = fs::read(folder.safetensors(&raw(), None)).unwrap();
+
+    let cut = "FILE is cut off: 1000 bytes are missing at its end; copy or download it again";
+    assert_eq!(open(&whole[..whole.len() - 1000]), cut);
+    assert!(open(&whole[..20]).starts_with("FILE is cut off: "));
+    assert_eq!(open(&[&whole[..], b"abc"].concat()), "FILE is damaged: 3 bytes follow its last tensor");
+
+    let absurd = [&u64::MAX.to_le_bytes()[..], b"{}"].concat();
+    let message = "FILE is damaged: its header claims 18446744073709551615 bytes, more than the format allows";
+    assert_eq!(open(&absurd), message);
+
+    assert!(open(&with_header("{not JSON}", 0)).starts_with("FILE is damaged: its header is not valid: "));
+    let overlap = r#"{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
+        "b": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}}"#;
+    assert_eq!(
+        open(&with_header(overlap, 12)),
+        "FILE is damaged: its header is not valid: invalid offset for tensor `b`"
+    );
+    let short = r#"{"a": {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}}"#;
+    assert!(open(&with_header(short, 8)).starts_with("FILE is damaged: its header is not valid: invalid shape"));
+    let far = r#"{"a": {"dtype": "U8", "shape": [1000000000000], "data_offsets": [0, 1000000000000]}}"#;
+    assert_eq!(
+        open(&with_header(far, 8)),
+        "FILE is cut off: 999999999992 bytes are missing at its end; copy or download it again"
+    );
+    let overflow = r#"{"a": {"dtype": "F32", "shape": [9223372036854775807, 9223372036854775807],
+        "data_offsets": [0, 8]}}"#;
+    assert!(open(&with_header(overflow, 8)).starts_with("FILE is damaged: its header is not valid: overflow"));
+    let most = r#"{"a": {"dtype": "U8", "shape": [18446744073709551615], "data_offsets": [0, 18446744073709551615]}}"#;
+    assert!(open(&with_header(most, 8)).starts_with("FILE is damaged: its header "));
+}
+
+#[test]
+fn what_cannot_be_written_is_an_error() {
+    let folder = Folder::new();
+    let weights = Weights::synthetic(micro(), 0).unwrap();
+    let path = folder.path("nowhere/weights.safetensors");
+    let error = weights.write(&path, FloatType::F32).unwrap_err();
+    assert!(matches!(error, CheckpointError::Write { .. }));
+    assert!(error.to_string().starts_with(&format!("cannot write {}: No such file", path.display())), "{error}");
+    // A folder is not replaced.
+    fs::create_dir_all(folder.path("taken/inside")).unwrap();
+    assert!(weights.write(&folder.path("taken"), FloatType::F32).is_err());
+    assert_eq!(fs::read_dir(folder.0.path()).unwrap().count(), 1, "partial files were left behind");
+}
+
+#[cfg(unix)]
+#[test]
+fn written_files_are_readable_as_other_new_files_are() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new();
+    let path = folder.path("weights.safetensors");
+    Weights::synthetic(micro(), 0).unwrap().write(&path, FloatType::Bf16).unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
+    assert_eq!(mode(&path), mode(&folder.file("other", "")));
+}
+
+proptest! {
+    #[test]
+    fn no_header_panics(header in r#"\{("a": \{"dtype": "(F32|F4|U8)", "shape": \[[0-9]{0,20}(, [0-9]{1,20})?\], "data_offsets": \[[0-9]{1,20}, [0-9]{1,20}\]\}|[ -~]{0,40})\}"#, data in 0..64usize) {
+        let folder = Folder::new();
+        prop_assert!(Weights::open(&folder.file("some", with_header(&header, data)), None).is_err());
+    }
+
+    #[test]
+    fn no_file_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let folder = Folder::new();
+        prop_assert!(Weights::open_any(&folder.file("some", &bytes), None).is_err());
+        let archive = [b"PK\x03\x04", &bytes[..]].concat();
+        prop_assert!(Weights::open_any(&folder.file("some", archive), None).is_err());
+    }
+}
+
+#[test]
+fn no_cut_or_changed_byte_panics() {
+    let folder = Folder::new();
+    let whole = fs::read(folder.safetensors(&raw(), Some(&micro().to_json()))).unwrap();
+    let header = 8 + u64::from_le_bytes(*whole.first_chunk().unwrap()) as usize;
+    for at in (0..header).step_by(37) {
+        let path = folder.file("cut", &whole[..at]);
+        assert!(Weights::open(&path, None).is_err());
+        let mut changed = whole.clone();
+        changed[at] ^= 0x11;
+        // Some changes are harmless, such as one in a name that the network does not need.
+        drop(Weights::open(&folder.file("changed", changed), None));
+    }
+}
