@@ -112,13 +112,13 @@ fn header(points: u64) -> String {
     format!(
         "ply\n\
          format binary_little_endian 1.0\n\
-         comment{:.>filler$}\n\
+         comment {:.<filler$}\n\
          element vertex {number}\n\
          property float x\nproperty float y\nproperty float z\n\
          property uchar red\nproperty uchar green\nproperty uchar blue\n\
          property float confidence\n\
          end_header\n",
-        " ",
+        "",
         filler = 24 - number.len(),
     )
 }
