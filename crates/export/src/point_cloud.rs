@@ -13,7 +13,8 @@ use crate::{ExportError, Sink, Summary};
 pub struct PointCloudOptions {
     /// Points of lower confidence are left out. Confidence is 1 + exp(x), so 1 keeps all. Default 1.5.
     pub min_confidence: f32,
-    /// Side of the voxels, of each of which the first point is kept, in the unit of the stream; 0 keeps every point.
+    /// Side of the voxels, of each of which the first point is kept, in the unit of the stream; 0 (or less, or no number) keeps every
+    /// point.
     /// Default `None`: twice what a pixel spans at the median depth of the first frame.
     pub voxel_size: Option<f64>,
 }
@@ -55,7 +56,7 @@ impl PointCloud {
     fn is_first(&mut self, point: [f32; 3], voxel_size: f64) -> bool {
         // Casts of what is too large give the largest number: points as far as that share their voxels.
         let voxel = point.map(|x| (f64::from(x) / voxel_size).floor() as i32);
-        voxel_size <= 0.0 || self.voxels.insert(voxel)
+        voxel_size.is_nan() || voxel_size <= 0.0 || self.voxels.insert(voxel)
     }
 }
 

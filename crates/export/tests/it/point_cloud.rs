@@ -64,6 +64,7 @@ fn unsure_broken_and_impossible_points_are_left_out() {
 fn a_voxel_keeps_its_first_point() {
     let sized = |size| PointCloudOptions { voxel_size: Some(size), ..EVERY_POINT };
     assert_eq!(cloud(sized(100.0), [frame(0), frame(1)]).0.len(), 1);
+    assert!([-1.0, f64::NAN].iter().all(|&size| cloud(sized(size), [frame(0), frame(1)]).0.len() == 12));
     let mut lower = frame(0);
     lower.camera_to_world.translation.y = 0.5;
     assert_eq!(cloud(sized(100.0), [lower]).0.len(), 2, "zero is a border like any other");
