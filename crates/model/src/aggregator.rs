@@ -29,7 +29,9 @@ impl Aggregator {
     pub(crate) fn load(at: &Loader, config: &Config) -> Result<Self, ModelError> {
         let blocks = |name: &str| {
             let at = at.pp(name);
-            (0..config.depth).map(|i| Block::load(&at.pp(i), config.num_heads, EPS, true)).collect::<Result<Vec<_>, _>>()
+            (0..config.depth)
+                .map(|i| Block::load(&at.pp(i), config.num_heads, EPS, true))
+                .collect::<Result<Vec<_>, _>>()
         };
         Ok(Self {
             camera_token: at.small("camera_token")?.i(0)?,
@@ -45,7 +47,12 @@ impl Aggregator {
     ///
     /// Camera and register tokens have a variant for the first frame of a stream, the scale token one for all scale
     /// frames.
-    pub(crate) fn tokens(&self, patches: &Tensor, first_time: usize, scale_frames: usize) -> Result<Tensor, ModelError> {
+    pub(crate) fn tokens(
+        &self,
+        patches: &Tensor,
+        first_time: usize,
+        scale_frames: usize,
+    ) -> Result<Tensor, ModelError> {
         let frames = (0..patches.dim(0)?)
             .map(|i| {
                 let time = first_time + i;

@@ -95,10 +95,9 @@ impl CameraHead {
                 Some(pose) => pose.clone(),
                 None => self.empty_pose.repeat((base.dim(0)?, 1))?,
             };
-            let modulation = self.modulation.forward(
-                &self.embed_pose.forward(&given, Activation::Identity)?.silu()?,
-                Activation::Identity,
-            )?;
+            let modulation = self
+                .modulation
+                .forward(&self.embed_pose.forward(&given, Activation::Identity)?.silu()?, Activation::Identity)?;
             let [shift, scale, gate] = modulation.chunk(3, D::Minus1)?.try_into().map_err(|_| {
                 candle_core::Error::Msg("the modulation of the camera head does not split in three".into())
             })?;

@@ -130,7 +130,9 @@ impl DenseHead {
                 Resize::Keep,
                 Resize::Down(Conv::load(&resize.pp(3), true)?),
             ],
-            level_convs: (1..=4).map(|i| Conv::load(&scratch.pp(format!("layer{i}_rn")), false)).collect::<Result<_, _>>()?,
+            level_convs: (1..=4)
+                .map(|i| Conv::load(&scratch.pp(format!("layer{i}_rn")), false))
+                .collect::<Result<_, _>>()?,
             fusions: [4, 3, 2, 1].into_iter().map(fusion).collect::<Result<_, _>>()?,
             output_conv1: Conv::load(&scratch.pp("output_conv1"), true)?,
             output_conv2: Conv::load(&scratch.pp("output_conv2.0"), true)?,

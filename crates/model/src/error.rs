@@ -15,7 +15,9 @@ pub enum ModelError {
     #[error("a tensor operation failed: {0}")]
     Tensor(#[from] candle_core::Error),
     /// Frames of a shape that the network cannot take.
-    #[error("frames must be [frames, height, width, 3] bytes with sides that are multiples of {patch} pixels, but are {found}")]
+    #[error(
+        "frames must be [frames, height, width, 3] bytes with sides that are multiples of {patch} pixels, but are {found}"
+    )]
     FrameShape {
         /// Side of a patch, in pixels.
         patch: usize,

@@ -66,7 +66,8 @@ impl PatchEmbed {
     ///
     /// One frame at a time, which bounds the memory of the scale pass.
     pub(crate) fn forward(&self, frames: &Tensor, grid: Grid, positions: &Tensor) -> Result<Tensor, ModelError> {
-        let tokens = (0..frames.dim(0)?).map(|i| self.frame(&frames.i(i)?, grid, positions)).collect::<Result<Vec<_>, _>>()?;
+        let tokens =
+            (0..frames.dim(0)?).map(|i| self.frame(&frames.i(i)?, grid, positions)).collect::<Result<Vec<_>, _>>()?;
         Ok(Tensor::cat(&tokens, 0)?)
     }
 

@@ -51,8 +51,9 @@ impl Rotary3d {
     const CHANNELS: [usize; 3] = [20, 22, 22];
 
     pub(crate) fn new(grid: Grid, special: usize) -> Self {
-        let frequencies =
-            |channels: usize| (0..channels / 2).map(move |i| Self::BASE.powf(-2.0 * i as f64 / channels as f64)).collect::<Vec<_>>();
+        let frequencies = |channels: usize| {
+            (0..channels / 2).map(move |i| Self::BASE.powf(-2.0 * i as f64 / channels as f64)).collect::<Vec<_>>()
+        };
         let [time, row, col] = Self::CHANNELS.map(frequencies);
         let places = (0..special).map(|j| (j, j)).chain(grid.places().map(|(r, c)| (special + r, special + c)));
         let places = places
@@ -82,7 +83,8 @@ impl Rotary3d {
 
 fn rotary(angles: Vec<f64>, tokens: usize, pairing: Pairing, device: &Device) -> Result<Rotary, ModelError> {
     let shape = (tokens, angles.len() / tokens);
-    let table = |f: fn(f64) -> f64| Tensor::from_vec(angles.iter().map(|a| f(*a) as f32).collect::<Vec<_>>(), shape, device);
+    let table =
+        |f: fn(f64) -> f64| Tensor::from_vec(angles.iter().map(|a| f(*a) as f32).collect::<Vec<_>>(), shape, device);
     Ok(Rotary { cos: table(f64::cos)?, sin: table(f64::sin)?, pairing })
 }
 

@@ -155,7 +155,13 @@ impl Model {
         result
     }
 
-    fn run(&self, stream: &mut Stream, frames: &Tensor, keyframe: bool, trace: &mut Trace) -> Result<Prediction, ModelError> {
+    fn run(
+        &self,
+        stream: &mut Stream,
+        frames: &Tensor,
+        keyframe: bool,
+        trace: &mut Trace,
+    ) -> Result<Prediction, ModelError> {
         let grid = self.grid(frames)?;
         let count = frames.dim(0)?;
         let first = stream.scale_frames.is_none();
@@ -234,7 +240,9 @@ impl Model {
         match &stream.tables {
             Some(tables) if tables.grid == grid => return Ok(()),
             Some(tables) if stream.scale_frames.is_some() => {
-                let size = |grid: Grid| format!("{} x {}", grid.cols * self.config.patch_size, grid.rows * self.config.patch_size);
+                let size = |grid: Grid| {
+                    format!("{} x {}", grid.cols * self.config.patch_size, grid.rows * self.config.patch_size)
+                };
                 return Err(ModelError::FrameSize { expected: size(tables.grid), found: size(grid) });
             }
             _ => {}
