@@ -1,0 +1,446 @@
+// Paged attention for compute capability 9.0: products by wgmma, tiles of keys and values by bulk tensor copies.
+//
+// A block holds 128 queries of one head and streams the keys and values of that head past them. One warp of the first
+// warpgroup starts the copies; the two others own 64 queries each (FlashAttention-3, Shah et al. 2024, names this
+// warp specialisation). A consumer starts the scores of the next tile and the product of the last weights with their
+// values together, and works out weights while the tensor cores, shared by both, run.
+//
+// Reference instead of a running maximum. exp2(s - m) / sum exp2(s - m) is the same for every m that keeps the powers
+// within range, and float32 and bfloat16 reach 2^127. So m is the largest score of the *first* tile, and the loop over
+// the others has no maximum, no shuffle and no rescaling, which at head width 64 cost as much as the exponentials. A
+// block whose sums come out above 2^100, or not finite, does its work again with a running maximum: `exact`.
+#include "key_tiles.cuh"
+#include <cuda.h>
+
+namespace {
+constexpr int DIM = 64;
+// Nine tiles of 112 rows make 1008: the pages of 518 x 378 pictures (999) and their frames (1005) leave 1% of it empty.
+constexpr int TILE = 112;
+constexpr int WARPGROUP = 128, CONSUMERS = 2, STAGES = 7;
+constexpr int QUERIES = CONSUMERS * 64;  // of a block
+constexpr uint32_t TILE_BYTES = TILE * DIM * 2;
+
+// Every tile is a multiple of 1024 bytes, the period of the 128-byte swizzle.
+template <typename T> struct alignas(1024) Shared {
+    T queries[QUERIES * DIM];
+    T keys[STAGES][TILE * DIM];
+    T values[STAGES][TILE * DIM];
+    uint64_t query_full, key_full[STAGES], value_full[STAGES], key_free[STAGES], value_free[STAGES];
+};
+
+__device__ __forceinline__ void barrier_init(uint64_t *barrier, int count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
+}
+__device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t phase) {
+    asm volatile(
+        "{ .reg .pred done;\n"
+        "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@done bra finished;\n"
+        "bra again;\n"
+        "finished: }" ::"r"(shared_address(barrier)), "r"(phase) : "memory");
+}
+__device__ __forceinline__ void barrier_expect(uint64_t *barrier, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+                 : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint64_t *barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+__device__ __forceinline__ void copy_queries(const CUtensorMap *map, void *to, uint64_t *full, int head, int query, int group) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"
+                 ::"r"(shared_address(to)), "l"(map), "r"(shared_address(full)), "r"(0), "r"(head), "r"(query), "r"(group)
+                 : "memory");
+}
+__device__ __forceinline__ void copy_tile(const CUtensorMap *map, void *to, uint64_t *full, int head, int row, int value, int page) {
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], [%2];"
+                 ::"r"(shared_address(to)), "l"(map), "r"(shared_address(full)), "r"(0), "r"(head), "r"(row), "r"(value), "r"(page)
+                 : "memory");
+}
+
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int PENDING> __device__ __forceinline__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+// Keeps the compiler from moving uses of registers that a wgmma reads or writes across this place.
+template <int N> __device__ __forceinline__ void pin(float (&registers)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+f"(registers[i])::"memory");
+}
+template <int N> __device__ __forceinline__ void pin(uint32_t (&registers)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+r"(registers[i])::"memory");
+}
+// Matrix descriptor of rows of 128 bytes in the 128-byte swizzle; groups of eight rows are 1024 bytes apart.
+__device__ __forceinline__ uint64_t descriptor(const void *p) {
+    return (uint64_t)((shared_address(p) & 0x3FFFF) >> 4) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+#define REGISTERS_8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+                          "+f"(d[i + 6]), "+f"(d[i + 7])
+// scores[64, 112] (+)= queries[64, 16] keys[112, 16]ᵀ, both in shared memory.
+#define WGMMA_SCORES(type)                                                                                               \
+    asm volatile("{ .reg .pred add; setp.ne.b32 add, %58, 0;\n"                                                          \
+                 "wgmma.mma_async.sync.aligned.m64n112k16.f32." type "." type " "                                        \
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
+                 "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "  \
+                 "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55}, %56, %57, add, 1, 1, 0, 0; }"   \
+                 : REGISTERS_8(d, 0), REGISTERS_8(d, 8), REGISTERS_8(d, 16), REGISTERS_8(d, 24), REGISTERS_8(d, 32),     \
+                   REGISTERS_8(d, 40), REGISTERS_8(d, 48)                                                                \
+                 : "l"(a), "l"(b), "r"(add))
+// output[64, 64] += weights[64, 16] values[16, 64], the weights in registers.
+#define WGMMA_OUTPUT(type)                                                                                               \
+    asm volatile("{ .reg .pred add; setp.ne.b32 add, 1, 0;\n"                                                            \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " "                                         \
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
+                 "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, add, 1, 1, 1; }"         \
+                 : REGISTERS_8(d, 0), REGISTERS_8(d, 8), REGISTERS_8(d, 16), REGISTERS_8(d, 24)                          \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+__device__ __forceinline__ void wgmma_scores(__nv_bfloat16, float (&d)[TILE / 2], uint64_t a, uint64_t b, int add) { WGMMA_SCORES("bf16"); }
+__device__ __forceinline__ void wgmma_scores(__half, float (&d)[TILE / 2], uint64_t a, uint64_t b, int add) { WGMMA_SCORES("f16"); }
+__device__ __forceinline__ void wgmma_output(__nv_bfloat16, float (&d)[DIM / 2], const uint32_t *a, uint64_t b) { WGMMA_OUTPUT("bf16"); }
+__device__ __forceinline__ void wgmma_output(__half, float (&d)[DIM / 2], const uint32_t *a, uint64_t b) { WGMMA_OUTPUT("f16"); }
+
+// Position in the ring of tiles in shared memory.
+struct Ring {
+    int stage = 0;
+    uint32_t phase = 0;
+    __device__ __forceinline__ void advance() {
+        if (++stage == STAGES) {
+            stage = 0;
+            phase ^= 1;
+        }
+    }
+};
+
+template <typename T>
+__device__ __forceinline__ void produce(Shared<T> &shared, KeyTiles<TILE> tiles, const CUtensorMap *frame_map,
+                                        const CUtensorMap *special_map, uint32_t head, Ring &ring) {
+    uint32_t page = ~0u, number = 0;
+    for (; tiles.count; tiles.next()) {
+        if (page != tiles.page) {
+            page = tiles.page;
+            number = tiles.number();
+        }
+        const CUtensorMap *map = tiles.in_frames() ? frame_map : special_map;
+        const int stage = ring.stage;
+        barrier_wait(&shared.key_free[stage], ring.phase ^ 1);
+        barrier_expect(&shared.key_full[stage], TILE_BYTES);
+        copy_tile(map, shared.keys[stage], &shared.key_full[stage], head, tiles.row, 0, number);
+        barrier_wait(&shared.value_free[stage], ring.phase ^ 1);
+        barrier_expect(&shared.value_full[stage], TILE_BYTES);
+        copy_tile(map, shared.values[stage], &shared.value_full[stage], head, tiles.row, 1, number);
+        ring.advance();
+    }
+}
+
+// What a consumer thread holds. An accumulator of wgmma gives it, of every eight columns, two neighbouring ones in each
+// of two rows, eight apart: element 4 j + 2 i + c is column 8 j + 2 (lane % 4) + c of row i. Packed in pairs, that is
+// the layout of the first operand of the next product.
+template <typename T> struct Consumer {
+    // float16 weights may grow to 2^15 only: the reference lies above the first maximum, and small weights still have
+    // their bits (2^-14, less than 2^-6 of the largest).
+    static constexpr float HEADROOM = __is_same(T, __half) ? 8.f : 0.f;
+
+    Shared<T> &shared;
+    const float scale_log2;
+    const int lane;
+    const uint64_t queries;
+    Ring ring;
+    float scores[TILE / 2], output[DIM / 2], reference[2], sum[2];
+
+    __device__ __forceinline__ Consumer(Shared<T> &shared, float scale_log2, int consumer)
+        : shared(shared), scale_log2(scale_log2), lane(threadIdx.x % 32), queries(descriptor(&shared.queries[consumer * 64 * DIM])) {}
+
+    __device__ __forceinline__ void clear() {
+#pragma unroll
+        for (int i = 0; i < DIM / 2; i++) output[i] = 0.f;
+        sum[0] = sum[1] = reference[0] = reference[1] = 0.f;
+    }
+    __device__ __forceinline__ void release(uint64_t *barrier) {
+        if (lane == 0) barrier_arrive(barrier);
+    }
+    __device__ __forceinline__ void start_scores(int stage) {
+        const uint64_t keys = descriptor(shared.keys[stage]);
+        pin(scores);
+        wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < DIM / 16; i++) wgmma_scores(T(), scores, queries + 2 * i, keys + 2 * i, i > 0);
+        wgmma_commit();
+    }
+    __device__ __forceinline__ void start_output(uint32_t (&weights)[TILE / 4], int stage) {
+        const uint64_t values = descriptor(shared.values[stage]);
+        pin(output);
+        pin(weights);
+        wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < TILE / 16; i++) wgmma_output(T(), output, weights + 4 * i, values + 128 * i);
+        wgmma_commit();
+    }
+    // Takes out the columns before row 0 of a page.
+    __device__ __forceinline__ void mask(int row) {
+        if (row >= 0) return;
+        const int missing = -row - lane % 4 * 2;
+#pragma unroll
+        for (int j = 0; j < TILE / 8; j++)
+#pragma unroll
+            for (int c = 0; c < 2; c++)
+                if (j * 8 + c < missing) scores[j * 4 + c] = scores[j * 4 + 2 + c] = -INFINITY;
+    }
+    // Largest score of each row, rounded up in units of a power of two so that a change of reference is exact.
+    __device__ __forceinline__ void largest(float (&top)[2]) const {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            top[i] = fmaxf(scores[i * 2], scores[i * 2 + 1]);
+#pragma unroll
+            for (int j = 1; j < TILE / 8; j++) top[i] = fmaxf(top[i], fmaxf(scores[j * 4 + i * 2], scores[j * 4 + i * 2 + 1]));
+            top[i] = fmaxf(top[i], __shfl_xor_sync(~0u, top[i], 1));
+            top[i] = fmaxf(top[i], __shfl_xor_sync(~0u, top[i], 2));
+            top[i] = ceilf(top[i] * scale_log2) + HEADROOM;
+        }
+    }
+    // The sum is of the weights as rounded for the product: the largest of them need not be 1, which would be exact, and
+    // so its rounding cancels in the quotient.
+    __device__ __forceinline__ void weigh(uint32_t (&weights)[TILE / 4]) {
+        float part[2][2] = {{0.f, 0.f}, {0.f, 0.f}};
+#pragma unroll
+        for (int j = 0; j < TILE / 8; j++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+#pragma unroll
+                for (int c = 0; c < 2; c++) {
+                    float &x = scores[j * 4 + i * 2 + c];
+                    x = exp2_approximate(fmaf(x, scale_log2, -reference[i]));
+                }
+                weights[j * 2 + i] = pack(scores[j * 4 + i * 2], scores[j * 4 + i * 2 + 1], T());
+                const float2 rounded = unpack(weights[j * 2 + i], T());
+                part[i][0] += rounded.x;
+                part[i][1] += rounded.y;
+            }
+#pragma unroll
+        for (int i = 0; i < 2; i++) sum[i] += part[i][0] + part[i][1];
+    }
+    // The common way. Two sets of weights: one is in use by the product that still runs.
+    __device__ __forceinline__ void fast(KeyTiles<TILE> tiles) {
+        uint32_t even[TILE / 4], odd[TILE / 4];
+        barrier_wait(&shared.key_full[ring.stage], ring.phase);
+        start_scores(ring.stage);
+        wgmma_wait<0>();
+        pin(scores);
+        release(&shared.key_free[ring.stage]);
+        mask(tiles.row);
+        largest(reference);
+        weigh(even);
+        int before = -1;  // stage of the values whose product was started last
+        auto step = [&](uint32_t (&last)[TILE / 4], uint32_t (&next)[TILE / 4]) {
+            const Ring now = ring;
+            ring.advance();
+            tiles.next();
+            barrier_wait(&shared.key_full[ring.stage], ring.phase);
+            start_scores(ring.stage);
+            barrier_wait(&shared.value_full[now.stage], now.phase);
+            start_output(last, now.stage);
+            wgmma_wait<1>();
+            pin(scores);
+            pin(next);
+            release(&shared.key_free[ring.stage]);
+            if (before >= 0) release(&shared.value_free[before]);
+            before = now.stage;
+            mask(tiles.row);
+            weigh(next);
+        };
+        auto finish = [&](uint32_t (&last)[TILE / 4]) {
+            barrier_wait(&shared.value_full[ring.stage], ring.phase);
+            start_output(last, ring.stage);
+            wgmma_wait<0>();
+            pin(output);
+            if (before >= 0) release(&shared.value_free[before]);
+            release(&shared.value_free[ring.stage]);
+            ring.advance();
+        };
+        while (tiles.count > 2) {
+            step(even, odd);
+            step(odd, even);
+        }
+        if (tiles.count == 2) {
+            step(even, odd);
+            finish(odd);
+        } else {
+            finish(even);
+        }
+    }
+    // True where the powers of two left the range of their types.
+    __device__ __forceinline__ bool overflowed() const {
+        bool lost = !(sum[0] < 0x1p100f && sum[1] < 0x1p100f);
+#pragma unroll
+        for (int i = 0; i < DIM / 2; i++) lost |= !(fabsf(output[i]) < INFINITY);
+        return lost;
+    }
+    __device__ __forceinline__ void exact(KeyTiles<TILE> tiles) {
+        uint32_t weights[TILE / 4];
+        clear();
+        reference[0] = reference[1] = -1e30f;
+        for (; tiles.count; tiles.next()) {
+            barrier_wait(&shared.key_full[ring.stage], ring.phase);
+            start_scores(ring.stage);
+            wgmma_wait<0>();
+            pin(scores);
+            release(&shared.key_free[ring.stage]);
+            mask(tiles.row);
+            float top[2], factor[2];
+            largest(top);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                top[i] = fmaxf(top[i], reference[i]);
+                factor[i] = exp2_approximate(reference[i] - top[i]);
+                reference[i] = top[i];
+                sum[i] *= factor[i];
+            }
+#pragma unroll
+            for (int i = 0; i < DIM / 2; i++) output[i] *= factor[i / 2 % 2];
+            weigh(weights);
+            barrier_wait(&shared.value_full[ring.stage], ring.phase);
+            start_output(weights, ring.stage);
+            wgmma_wait<0>();
+            pin(output);
+            release(&shared.value_free[ring.stage]);
+            ring.advance();
+        }
+    }
+    __device__ __forceinline__ void store(const PagedAttention &a, uint32_t first_query, uint32_t head, uint32_t group, uint32_t split) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float total = sum[i] + __shfl_xor_sync(~0u, sum[i], 1);
+            total += __shfl_xor_sync(~0u, total, 2);
+            const uint32_t query = first_query + i * 8 + lane / 4;
+            if (query >= a.tokens) continue;
+            const uint64_t row = ((uint64_t)group * a.tokens + query) * a.heads + head;
+            if (a.splits == 1) {
+                const float inverse = total > 0.f ? 1.f / total : 0.f;
+                T *to = (T *)a.output + row * DIM + lane % 4 * 2;
+#pragma unroll
+                for (int j = 0; j < DIM / 8; j++)
+                    *(uint32_t *)(to + j * 8) = pack(output[j * 4 + i * 2] * inverse, output[j * 4 + i * 2 + 1] * inverse, T());
+            } else {
+                const Parts parts(a);
+                const uint64_t at = split * Parts::rows(a) + row;
+                float *to = parts.output + at * DIM + lane % 4 * 2;
+#pragma unroll
+                for (int j = 0; j < DIM / 8; j++) *(float2 *)(to + j * 8) = make_float2(output[j * 4 + i * 2], output[j * 4 + i * 2 + 1]);
+                if (lane % 4 == 0) parts.states[at] = make_float2(reference[i], total);
+            }
+        }
+    }
+};
+
+template <typename T>
+__global__ void __launch_bounds__((CONSUMERS + 1) * WARPGROUP, 1)
+attention_kernel(const __grid_constant__ CUtensorMap query_map, const __grid_constant__ CUtensorMap frame_map,
+                 const __grid_constant__ CUtensorMap special_map, const __grid_constant__ PagedAttention a) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    extern __shared__ __align__(1024) unsigned char raw[];
+    Shared<T> &shared = *reinterpret_cast<Shared<T> *>(raw);
+    const uint32_t head = blockIdx.y, split = blockIdx.z % a.splits, group = blockIdx.z / a.splits;
+    const KeyTiles<TILE> tiles(a, group, split);
+
+    if (threadIdx.x == 0) {
+        barrier_init(&shared.query_full, 1);
+        for (int stage = 0; stage < STAGES; stage++) {
+            barrier_init(&shared.key_full[stage], 1);
+            barrier_init(&shared.value_full[stage], 1);
+            barrier_init(&shared.key_free[stage], CONSUMERS * 4);  // a warp each
+            barrier_init(&shared.value_free[stage], CONSUMERS * 4);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+
+    // 384 threads start with 168 registers each; consumers need more, the producer next to none.
+    if (threadIdx.x < WARPGROUP) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        Ring ring;
+        if (threadIdx.x == 0) {
+            barrier_expect(&shared.query_full, sizeof shared.queries);
+            for (int i = 0; i < CONSUMERS; i++)
+                copy_queries(&query_map, &shared.queries[i * 64 * DIM], &shared.query_full, head, blockIdx.x * QUERIES + i * 64, group);
+            produce(shared, tiles, &frame_map, &special_map, head, ring);
+        }
+        __syncwarp();
+        if (__syncthreads_or(false) && threadIdx.x == 0) produce(shared, tiles, &frame_map, &special_map, head, ring);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        const int consumer = threadIdx.x / WARPGROUP - 1, warp = threadIdx.x / 32 % 4;
+        Consumer<T> state(shared, a.scale * LOG2E, consumer);
+        state.clear();
+        barrier_wait(&shared.query_full, 0);
+        if (tiles.count) state.fast(tiles);
+        if (__syncthreads_or(state.overflowed())) state.exact(tiles);
+        state.store(a, blockIdx.x * QUERIES + consumer * 64 + warp * 16, head, group, split);
+    }
+#endif
+}
+
+using Encode = CUresult (*)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *,
+                            const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+                            CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+// The driver's encoder, looked up once so that nothing links against the driver.
+Encode encoder() {
+    static const Encode encode = [] {
+        void *entry = nullptr;
+        cudaDriverEntryPointQueryResult result;
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &result);
+        return (Encode)entry;
+    }();
+    return encode;
+}
+
+// Tensor of 16-bit numbers in boxes of [1, .., rows, 1 head, 64]; strides in elements, from the heads on.
+bool encode(CUtensorMap *map, AttentionType type, const void *data, int rank, const cuuint64_t *dims, const int64_t *strides, uint32_t rows) {
+    cuuint64_t bytes[4];
+    for (int i = 0; i < rank - 1; i++) bytes[i] = (cuuint64_t)strides[i] * 2;
+    const cuuint32_t box[5] = {DIM, 1, rows, 1, 1}, steps[5] = {1, 1, 1, 1, 1};
+    return encoder()(map, type == ATTENTION_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, rank,
+                     const_cast<void *>(data), dims, bytes, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+bool encode_pool(CUtensorMap *map, const PagedAttention *a, const PagePool &pool) {
+    const cuuint64_t dims[5] = {DIM, a->heads, a->page_size, 2, pool.pages};
+    const int64_t strides[4] = {DIM, pool.row_stride, pool.value_offset, pool.page_stride};
+    return encode(map, a->type, pool.keys, 5, dims, strides, TILE);
+}
+
+template <typename T> cudaError_t launch(const PagedAttention *a, cudaStream_t stream) {
+    CUtensorMap query_map, frame_map, special_map;
+    const cuuint64_t dims[4] = {DIM, a->heads, a->tokens, a->batch};
+    const int64_t strides[3] = {DIM, a->query_stride, a->group_stride};
+    if (!encode(&query_map, a->type, a->queries, 4, dims, strides, 64)) return cudaErrorInvalidValue;
+    // A list may do without one of the pools; its map is then never used.
+    const PagePool &frames = a->frames.pages ? a->frames : a->special, &special = a->special.pages ? a->special : a->frames;
+    if (!encode_pool(&frame_map, a, frames) || !encode_pool(&special_map, a, special)) return cudaErrorInvalidValue;
+
+    const int bytes = sizeof(Shared<T>);
+    cudaError_t error = cudaFuncSetAttribute(attention_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error != cudaSuccess) return error;
+    const dim3 grid((a->tokens + QUERIES - 1) / QUERIES, a->heads, a->batch * a->splits);
+    attention_kernel<T><<<grid, (CONSUMERS + 1) * WARPGROUP, bytes, stream>>>(query_map, frame_map, special_map, *a);
+    error = cudaGetLastError();
+    return error != cudaSuccess || a->splits == 1 ? error : paged_attention_merge(a, stream);
+}
+} // namespace
+
+extern "C" uint32_t paged_attention_hopper_splits(const PagedAttention *a, uint32_t multiprocessors) {
+    const uint64_t blocks = (uint64_t)((a->tokens + QUERIES - 1) / QUERIES) * a->heads * a->batch;
+    // A tile takes 0.8 us; a block's start and end about three of them, the merge's launch six.
+    return best_splits(blocks, tiles_of(a, TILE), multiprocessors, 3, 6);
+}
+
+extern "C" cudaError_t paged_attention_hopper(const PagedAttention *a, cudaStream_t stream) {
+    if (a->head_dim != DIM || a->splits == 0 || a->splits > MAX_SPLITS || a->page_size == 0 || !encoder()) return cudaErrorInvalidValue;
+    if (a->batch == 0 || a->tokens == 0 || a->heads == 0) return cudaSuccess;
+    switch (a->type) {
+    case ATTENTION_BF16: return launch<__nv_bfloat16>(a, stream);
+    case ATTENTION_F16: return launch<__half>(a, stream);
+    default: return cudaErrorInvalidValue;
+    }
+}
