@@ -238,16 +238,21 @@ impl Config {
         for channels in self.dpt_channels {
             size("dpt_channels", channels, LARGEST_SIZE)?;
             // Half of the channels of the position embedding are of x, half of y, each half sines, half cosines.
-            divides("dpt_channels", channels, channels % 4 == 0, "be a multiple of 4")?;
+            divides("dpt_channels", channels, channels.is_multiple_of(4), "be a multiple of 4")?;
         }
         // The position embedding is also added to half of the features.
-        divides("dpt_features", self.dpt_features, self.dpt_features % 8 == 0, "be a multiple of 8")?;
+        divides("dpt_features", self.dpt_features, self.dpt_features.is_multiple_of(8), "be a multiple of 8")?;
         if self.num_heads.checked_mul(HEAD_DIM) != Some(self.embed_dim) {
             return Err(ConfigError::HeadDim { embed_dim: self.embed_dim, num_heads: self.num_heads });
         }
-        divides("vit_heads", self.vit_heads, self.embed_dim % self.vit_heads == 0, "divide `embed_dim`")?;
+        divides("vit_heads", self.vit_heads, self.embed_dim.is_multiple_of(self.vit_heads), "divide `embed_dim`")?;
         let trunk = 2 * self.embed_dim;
-        divides("camera_heads", self.camera_heads, trunk % self.camera_heads == 0, "divide twice `embed_dim`")?;
+        divides(
+            "camera_heads",
+            self.camera_heads,
+            trunk.is_multiple_of(self.camera_heads),
+            "divide twice `embed_dim`",
+        )?;
         let ascending = self.taps.windows(2).all(|pair| pair[0] < pair[1]);
         if !ascending || self.taps[3] >= self.depth {
             return Err(ConfigError::Taps { taps: self.taps, depth: self.depth });

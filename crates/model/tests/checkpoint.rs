@@ -1,5 +1,7 @@
 //! Checkpoints written, read back and refused.
 
+#![allow(clippy::unwrap_used)] // Of helpers too, not of tests only.
+
 use half::{bf16, f16};
 use periplus_model::checkpoint::{CheckpointError, FloatType, Weights, tensor_shapes};
 use periplus_model::config::{Config, StreamSettings};
@@ -368,9 +370,22 @@ fn what_cannot_be_written_is_an_error() {
     assert!(matches!(error, CheckpointError::Write { .. }));
     assert!(error.to_string().starts_with(&format!("cannot write {}: No such file", path.display())), "{error}");
     // A folder is not replaced.
-    fs::create_dir_all(folder.path("taken/inside")).unwrap();
-    assert!(weights.write(&folder.path("taken"), FloatType::F32).is_err());
+    let path = folder.path("taken");
+    fs::create_dir(&path).unwrap();
+    let error = weights.write(&path, FloatType::F32).unwrap_err().to_string();
+    assert_eq!(error, format!("cannot write {}: there is something that is not a file", path.display()));
     assert_eq!(fs::read_dir(folder.0.path()).unwrap().count(), 1, "partial files were left behind");
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_not_a_file_is_not_replaced() {
+    let folder = Folder::new();
+    let path = folder.path("socket");
+    let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let error = Weights::synthetic(micro(), 0).unwrap().write(&path, FloatType::F32).unwrap_err().to_string();
+    assert_eq!(error, format!("cannot write {}: there is something that is not a file", path.display()));
+    assert!(!path.metadata().unwrap().is_file());
 }
 
 #[cfg(unix)]

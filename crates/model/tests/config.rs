@@ -1,5 +1,7 @@
 //! Configurations: their JSON, their rules, the sizes that follow from them.
 
+#![allow(clippy::unwrap_used)] // Of helpers too, not of tests only.
+
 use periplus_cache::Retention;
 use periplus_model::checkpoint::tensor_shapes;
 use periplus_model::config::{Config, StreamSettings};
@@ -34,10 +36,9 @@ fn json_is_that_of_the_reference() {
 /// FNV-1a of all names and shapes in order of name, one `name [shape]` a line, as computed with the reference.
 fn fingerprint(config: &Config) -> (usize, u64, u64) {
     let shapes = tensor_shapes(config);
-    let text: String = shapes.iter().map(|(name, shape)| format!("{name} {shape:?}\n")).collect();
-    let hash = text
-        .bytes()
-        .fold(0xCBF2_9CE4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3));
+    let lines = shapes.iter().flat_map(|(name, shape)| format!("{name} {shape:?}\n").into_bytes());
+    let hash =
+        lines.fold(0xCBF2_9CE4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3));
     (shapes.len(), config.parameters(), hash)
 }
 

@@ -1,5 +1,7 @@
 //! Synthetic numbers against literal values of the reference implementation, bit by bit.
 
+#![allow(clippy::unwrap_used)] // Of helpers too, not of tests only.
+
 use periplus_model::checkpoint::{Weights, synthetic};
 use periplus_model::config::Config;
 

@@ -150,7 +150,6 @@ impl Machine<'_> {
             0x80 => drop(self.array::<1>()?), // PROTO
             0x95 => drop(self.array::<8>()?), // FRAME
             b'(' => self.marks.push(self.stack.len()),
-            b'0' => drop(self.pop()?),
             // NONE, NEWTRUE, NEWFALSE, EMPTY_LIST, EMPTY_SET
             b'N' | 0x88 | 0x89 | b']' | 0x8f => self.push(Value::Inert),
             b'G' => {
@@ -201,12 +200,12 @@ impl Machine<'_> {
                 let items = self.stack.split_off(start);
                 self.extend(&items)?;
             }
-            // APPENDS, ADDITEMS, APPEND, BUILD: what lists hold and what attributes objects have is of no interest.
+            // APPENDS, ADDITEMS; APPEND, BUILD, POP: what lists hold and what attributes objects have is of no interest.
             b'e' | 0x90 => {
                 let start = self.mark()?;
                 self.stack.truncate(start);
             }
-            b'a' | b'b' => drop(self.pop()?),
+            b'a' | b'b' | b'0' => drop(self.pop()?),
             b'c' => {
                 let (module, name) = (self.line()?, self.line()?);
                 let global = global(&module, &name)?;
@@ -292,7 +291,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// BINPUT, LONG_BINPUT and MEMOIZE remember the top of the stack, BINGET and LONG_BINGET push it again.
+    /// The instructions of PUT remember the top of the stack, those of GET push it again.
     fn memo(&mut self, instruction: u8) -> Result<()> {
         let key = match instruction {
             b'q' | b'h' => u8::from_le_bytes(self.array()?) as u32,

@@ -206,7 +206,7 @@ fn compare(contents: &Contents, shapes: &BTreeMap<String, Vec<usize>>) -> Result
         match contents.tensors.get(name) {
             None => missing.push(name.clone()),
             Some(StoredTensor { shape, .. }) if shape != expected => {
-                misshapen.push(ShapeMismatch { name: name.clone(), expected: expected.clone(), found: shape.clone() })
+                misshapen.push(ShapeMismatch { name: name.clone(), expected: expected.clone(), found: shape.clone() });
             }
             Some(StoredTensor { float: Err(float), .. }) => unusable.push(format!("{name} ({float})")),
             Some(_) => {}
