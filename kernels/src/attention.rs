@@ -1,4 +1,4 @@
-//! softmax(q kᵀ / sqrt(head_dim)) v with a running softmax.
+//! `softmax(q kᵀ / sqrt(head_dim)) v` with a running softmax.
 
 use crate::cpu;
 use crate::cpu::attention::{Queries, Span};

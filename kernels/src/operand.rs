@@ -1,5 +1,8 @@
 //! The memory behind tensors, and the checks made before it is touched.
 
+// Widening must be compiled for the instruction set that the caller dispatched to.
+#![allow(clippy::inline_always)]
+
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, Layout, Result, Storage, StorageRef, Tensor, WithDType, bail};
 use half::slice::HalfFloatSliceExt;
@@ -32,7 +35,7 @@ impl Element for f32 {
     fn as_f32(from: &[Self]) -> Option<&[f32]> {
         Some(from)
     }
-    #[inline(always)] // to be compiled for the instruction set that the caller dispatched to
+    #[inline(always)]
     fn widen(from: &[Self], to: &mut [f32]) {
         to.copy_from_slice(from);
     }

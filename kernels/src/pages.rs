@@ -50,7 +50,7 @@ pub struct Rows {
 /// Copies `count` rows (keys and values) from one pool to another (or the same pool, at rows that do not overlap).
 ///
 /// # Errors
-/// When the pools differ in heads, head_dim or dtype, the rows are not within a page or overlap, or a pool is not
+/// When the pools differ in heads, `head_dim` or dtype, the rows are not within a page or overlap, or a pool is not
 /// contiguous.
 pub fn copy_rows(from: &Tensor, source: Rows, to: &Tensor, target: Rows, count: usize) -> Result<()> {
     let op = CopyRows { source, target, count };

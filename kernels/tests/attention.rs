@@ -1,5 +1,7 @@
 //! Attention against float64.
 
+#![allow(clippy::unwrap_used)] // in a test a panic is the report
+
 mod common;
 use candle_core::{DType, Device, Tensor};
 use common::{DTYPES, Random, assert_close, assert_error, wide};

@@ -1,5 +1,7 @@
 //! Linear layers against float64.
 
+#![allow(clippy::unwrap_used)] // in a test a panic is the report
+
 mod common;
 use candle_core::{DType, Tensor};
 use common::{DTYPES, Random, assert_close, assert_error, wide};

@@ -1,5 +1,7 @@
 //! The whole library against expected outputs: every kind of stream, from pixels to poses and maps.
 
+#![allow(clippy::unwrap_used)] // in a test a panic is the report
+
 use std::sync::Arc;
 
 use candle_core::{IndexOp, Tensor};

@@ -31,7 +31,7 @@ pub(crate) fn rotary_2d(grid: Grid, special: usize, head_dim: usize, device: &De
     let frequencies: Vec<f64> = (0..quarter).map(|i| BASE.powf(-(i as f64) / quarter as f64)).collect();
     let places = std::iter::repeat_n((0, 0), special).chain(grid.places().map(|(row, col)| (row + 1, col + 1)));
     let angles = places.flat_map(|(row, col)| [row, col]).flat_map(|p| frequencies.iter().map(move |f| p as f64 * f));
-    rotary(angles.collect(), special + grid.patches(), Pairing::SplitHalves, device)
+    rotary(&angles.collect::<Vec<_>>(), special + grid.patches(), Pairing::SplitHalves, device)
 }
 
 /// Angles for the global blocks, a table for any frame: base 10000, 10 + 11 + 11 pairs turn by time, row and column.
@@ -77,11 +77,11 @@ impl Rotary3d {
             }
         }
         let tokens = angles.len() / self.pairs;
-        rotary(angles, tokens, Pairing::Interleaved, device)
+        rotary(&angles, tokens, Pairing::Interleaved, device)
     }
 }
 
-fn rotary(angles: Vec<f64>, tokens: usize, pairing: Pairing, device: &Device) -> Result<Rotary, ModelError> {
+fn rotary(angles: &[f64], tokens: usize, pairing: Pairing, device: &Device) -> Result<Rotary, ModelError> {
     let shape = (tokens, angles.len() / tokens);
     let table =
         |f: fn(f64) -> f64| Tensor::from_vec(angles.iter().map(|a| f(*a) as f32).collect::<Vec<_>>(), shape, device);

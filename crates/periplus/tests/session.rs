@@ -1,5 +1,7 @@
 //! What a session promises beside the right numbers: order, errors that leave it as it was, reset, sharing.
 
+#![allow(clippy::unwrap_used)] // in a test a panic is the report
+
 use std::sync::Arc;
 use std::thread;
 

@@ -6,6 +6,7 @@ use rayon::prelude::*;
 
 /// erf(x) = x P(x²) / Q(x²) on |x| <= 3.9, where it reaches 1 to within half an ulp. Coefficients are a minimax fit in
 /// float64 (Lawson's reweighted linear least squares on Chebyshev nodes, relative error 1.8e-8), in rising order.
+#[allow(clippy::approx_constant)] // a coefficient of a fit, near the constant by nature
 const ERF_P: [f32; 6] =
     [1.128_379_1, 0.189_668_7, 0.052_668_333, 0.003_738_427_8, 0.000_285_064_28, 0.000_002_066_461_5];
 const ERF_Q: [f32; 6] = [1.0, 0.501_422_3, 0.113_819_73, 0.014_914_439, 0.001_157_396_5, 0.000_038_270_01];
@@ -83,6 +84,7 @@ pub(super) fn moments(x: &[f32], eps: f32) -> (f32, f32) {
 }
 
 /// Minimax polynomial of 2^x on [-1/2, 1/2] (Remez exchange in float64, relative error 1.9e-9), in rising order.
+#[allow(clippy::approx_constant)] // a coefficient of a fit, near the constant by nature
 const EXP2: [f32; 7] =
     [1.0, 0.693_147_2, 0.240_226_47, 0.055_503_288, 0.009_618_489, 0.001_339_993_1, 0.000_153_458_12];
 

@@ -1,5 +1,8 @@
 //! What the operations compute on the CPU, on slices whose sizes have been checked.
 
+// Code that `pulp` compiles for an instruction set must be inlined into the function that has it enabled.
+#![allow(clippy::inline_always)]
+
 pub(crate) mod attention;
 pub(crate) mod conv;
 mod few;

@@ -16,6 +16,7 @@ use std::ops::Range;
 
 /// Rows of a register tile.
 const ROWS: usize = 6;
+const UNROLLED: usize = 4;
 /// Most terms of a sum at a time: a panel of 16 outputs is 16 KiB, half a first-level cache.
 const DEPTH: usize = 256;
 /// Rows that pass by all panels of a task before the next: 96 KiB of x. No more, because rows that are a multiple of
@@ -64,7 +65,7 @@ pub(super) fn product<T: Element>(y: &mut [f32], x: &impl Source, w: &[T], finis
             panels.resize(task_outputs * DEPTH + 16, 0.0);
             let aligned = panels.as_ptr().align_offset(64).min(16);
             let panels = &mut panels[aligned..][..task_outputs * DEPTH];
-            Arch::new().dispatch(Task { target: &target, x, w, finish, rows, outputs, panels });
+            self::task(&target, x, w, finish, rows, outputs, panels);
         });
     });
 }
@@ -100,122 +101,165 @@ impl Target {
     }
 }
 
-struct Task<'a, T, X> {
-    target: &'a Target,
-    x: &'a X,
-    w: &'a [T],
-    finish: Finish<'a>,
+/// One rectangle of y: `rows` and `outputs`.
+fn task<T: Element>(
+    target: &Target,
+    x: &impl Source,
+    w: &[T],
+    finish: Finish<'_>,
     rows: Range<usize>,
     outputs: Range<usize>,
-    panels: &'a mut [f32],
+    panels: &mut [f32],
+) {
+    let (segments, depth) = (x.segments(), x.depth());
+    let w = &w[outputs.start * segments * depth..outputs.end * segments * depth];
+    let mut runs: [&[f32]; STRIPE] = [&[]; STRIPE];
+    for segment in 0..segments {
+        for start in (0..depth).step_by(DEPTH) {
+            let columns = start..depth.min(start + DEPTH);
+            let at = segment * depth + start;
+            Arch::new().dispatch(Fill { panels, depth: columns.len(), w, at, stride: segments * depth });
+            for row in rows.clone().step_by(STRIPE) {
+                let count = STRIPE.min(rows.end - row);
+                for (i, run) in runs[..count].iter_mut().enumerate() {
+                    *run = &x.run(row + i, segment)[columns.clone()];
+                }
+                Arch::new().dispatch(Stripe {
+                    target,
+                    row,
+                    outputs: outputs.clone(),
+                    depth: columns.len(),
+                    runs: &runs[..count],
+                    panels,
+                    first: at == 0,
+                    last: segment + 1 == segments && columns.end == depth,
+                    finish,
+                });
+            }
+        }
+    }
 }
 
-impl<T: Element, X: Source> WithSimd for Task<'_, T, X> {
+/// Copies `depth` columns from `at` of all rows of w, `stride` long, to panels `[depth][2 vectors]`, the last one filled
+/// up with zeros.
+struct Fill<'a, T> {
+    panels: &'a mut [f32],
+    depth: usize,
+    w: &'a [T],
+    at: usize,
+    stride: usize,
+}
+
+impl<T: Element> WithSimd for Fill<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let Self { target, x, w, finish, rows, outputs, panels } = self;
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self { panels, depth, w, at, stride } = self;
         let width = 2 * S::F32_LANES;
-        let (segments, depth) = (x.segments(), x.depth());
-        let mut runs: [&[f32]; STRIPE] = [&[]; STRIPE];
-        for segment in 0..segments {
-            for start in (0..depth).step_by(DEPTH) {
-                let columns = start..depth.min(start + DEPTH);
-                let first = segment == 0 && start == 0;
-                let last = segment + 1 == segments && columns.end == depth;
-                let at = segment * depth + start;
-                let size = columns.len() * width;
-                for (i, panel) in panels.chunks_exact_mut(size).take(outputs.len().div_ceil(width)).enumerate() {
-                    let output = outputs.start + i * width;
-                    let w = &w[output * segments * depth..outputs.end * segments * depth];
-                    fill_panel(panel, width, columns.len(), w, at, segments * depth);
+        let mut widened = [0.0; DEPTH];
+        let widened = &mut widened[..depth];
+        for (panel, w) in panels.chunks_exact_mut(depth * width).zip(w.chunks(width * stride)) {
+            for lane in 0..width {
+                match w.get(lane * stride + at..lane * stride + at + depth) {
+                    Some(w) => T::widen(w, widened),
+                    None => widened.fill(0.0),
                 }
-                for row in rows.clone().step_by(STRIPE) {
-                    let count = STRIPE.min(rows.end - row);
-                    for (i, run) in runs[..count].iter_mut().enumerate() {
-                        *run = &x.run(row + i, segment)[columns.clone()];
-                    }
-                    for (panel, output) in panels.chunks_exact(size).zip(outputs.clone().step_by(width)) {
-                        let part = output..outputs.end.min(output + width);
-                        let panel = S::as_simd_f32s(panel).0;
-                        for (i, runs) in runs[..count].chunks(ROWS).enumerate() {
-                            let place = Place { target, row: row + i * ROWS, part: part.clone(), first, last, finish };
-                            match runs.len() {
-                                1 => place.tile::<S, 1>(simd, runs, panel),
-                                2 => place.tile::<S, 2>(simd, runs, panel),
-                                3 => place.tile::<S, 3>(simd, runs, panel),
-                                4 => place.tile::<S, 4>(simd, runs, panel),
-                                5 => place.tile::<S, 5>(simd, runs, panel),
-                                _ => place.tile::<S, ROWS>(simd, runs, panel),
-                            }
-                        }
-                    }
+                for (panel, &w) in panel[lane..].iter_mut().step_by(width).zip(&*widened) {
+                    *panel = w;
                 }
             }
         }
     }
 }
 
-/// Copies `depth` columns from `at` of up to `width` rows of w, `stride` apart, to panel `[depth][width]`.
-#[inline(always)]
-fn fill_panel<T: Element>(panel: &mut [f32], width: usize, depth: usize, w: &[T], at: usize, stride: usize) {
-    let mut widened = [0.0; DEPTH];
-    let widened = &mut widened[..depth];
-    for lane in 0..width {
-        match w.get(lane * stride + at..lane * stride + at + depth) {
-            Some(w) => T::widen(w, widened),
-            None => widened.fill(0.0),
-        }
-        for (panel, &w) in panel[lane..].iter_mut().step_by(width).zip(&*widened) {
-            *panel = w;
-        }
-    }
-}
-
-/// Where a tile of y lies, and what happens before the first and after the last of its terms.
-struct Place<'a> {
+/// Products of some runs, one a row, with all panels of a task.
+struct Stripe<'a> {
     target: &'a Target,
     row: usize,
-    part: Range<usize>,
+    outputs: Range<usize>,
+    depth: usize,
+    runs: &'a [&'a [f32]],
+    panels: &'a [f32],
+    /// Whether these are the first and the last terms of their sums.
     first: bool,
     last: bool,
     finish: Finish<'a>,
 }
 
-impl Place<'_> {
-    /// Adds the products of N runs with a panel.
+impl WithSimd for Stripe<'_> {
+    type Output = ();
+
     #[inline(always)]
-    fn tile<S: Simd, const N: usize>(&self, simd: S, runs: &[&[f32]], panel: &[S::f32s]) {
-        let panel = panel.as_chunks::<2>().0;
-        let depth = panel.len();
-        let runs: [&[f32]; N] = std::array::from_fn(|i| &runs[i][..depth]);
+    fn with_simd<S: Simd>(self, simd: S) {
+        let width = 2 * S::F32_LANES;
+        let panels = self.panels.chunks_exact(self.depth * width);
+        for (panel, output) in panels.zip(self.outputs.clone().step_by(width)) {
+            let part = output..self.outputs.end.min(output + width);
+            let panel = S::as_simd_f32s(panel).0.as_chunks::<2>().0;
+            for (i, runs) in self.runs.chunks(ROWS).enumerate() {
+                let (row, part) = (self.row + i * ROWS, part.clone());
+                match runs.len() {
+                    1 => self.tile::<S, 1>(simd, row, part, runs, panel),
+                    2 => self.tile::<S, 2>(simd, row, part, runs, panel),
+                    3 => self.tile::<S, 3>(simd, row, part, runs, panel),
+                    4 => self.tile::<S, 4>(simd, row, part, runs, panel),
+                    5 => self.tile::<S, 5>(simd, row, part, runs, panel),
+                    _ => self.tile::<S, ROWS>(simd, row, part, runs, panel),
+                }
+            }
+        }
+    }
+}
+
+impl Stripe<'_> {
+    /// Adds the products of N runs with a panel to a tile of y.
+    #[inline(always)]
+    fn tile<S: Simd, const N: usize>(
+        &self,
+        simd: S,
+        row: usize,
+        part: Range<usize>,
+        runs: &[&[f32]],
+        panel: &[[S::f32s; 2]],
+    ) {
         // SAFETY: the tile lies in the rectangle of this task; rows are taken one at a time.
         #[allow(unsafe_code)]
-        let row = |i: usize| unsafe { self.target.part(self.row + i, self.part.clone()) };
+        let y = |i: usize| unsafe { self.target.part(row + i, part.clone()) };
 
         let mut sums = [[simd.splat_f32s(0.0); 2]; N];
         if !self.first || self.finish.add {
             for (i, sums) in sums.iter_mut().enumerate() {
-                *sums = load(simd, row(i));
+                *sums = load(simd, y(i));
             }
         }
         if let (true, Some(bias)) = (self.first, self.finish.bias) {
-            let bias = load(simd, &bias[self.part.clone()]);
+            let bias = load(simd, &bias[part.clone()]);
             for sums in &mut sums {
                 *sums = std::array::from_fn(|j| simd.add_f32s(sums[j], bias[j]));
             }
         }
-        for k in 0..depth {
+        // In steps of known length, so that bounds are checked once a step.
+        let runs: [_; N] = std::array::from_fn(|i| runs[i].as_chunks::<UNROLLED>());
+        let (steps, rest) = panel.as_chunks::<UNROLLED>();
+        for (step, panel) in steps.iter().enumerate() {
+            let runs: [_; N] = std::array::from_fn(|i| &runs[i].0[step]);
+            for (k, panel) in panel.iter().enumerate() {
+                for (sums, run) in sums.iter_mut().zip(runs) {
+                    multiply_add(simd, sums, run[k], panel);
+                }
+            }
+        }
+        for (k, panel) in rest.iter().enumerate() {
             for (sums, run) in sums.iter_mut().zip(runs) {
-                multiply_add(simd, sums, run[k], &panel[k]);
+                multiply_add(simd, sums, run.1[k], panel);
             }
         }
         for (i, sums) in sums.into_iter().enumerate() {
-            let row = row(i);
-            store(simd, row, sums);
+            let y = y(i);
+            store(simd, y, sums);
             if self.last {
-                activate(row, self.finish.activation);
+                activate(y, self.finish.activation);
             }
         }
     }

@@ -4,15 +4,15 @@
 use candle_core::{DType, Device, Tensor};
 
 /// A small generator (xorshift64*, Vigna 2016): inputs need to differ, not to be unpredictable.
-pub struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
     /// In [-1, 1).
-    pub fn number(&mut self) -> f64 {
+    pub(crate) fn number(&mut self) -> f64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -20,24 +20,24 @@ impl Random {
         bits as f64 / (1_u64 << 52) as f64 - 1.0
     }
 
-    pub fn tensor(&mut self, dims: &[usize], dtype: DType) -> Tensor {
+    pub(crate) fn tensor(&mut self, dims: &[usize], dtype: DType) -> Tensor {
         let count = dims.iter().product();
         let data: Vec<f32> = (0..count).map(|_| self.number() as f32).collect();
         Tensor::from_vec(data, dims, &Device::Cpu).unwrap().to_dtype(dtype).unwrap()
     }
 
-    pub fn f32(&mut self, dims: &[usize]) -> Tensor {
+    pub(crate) fn f32(&mut self, dims: &[usize]) -> Tensor {
         self.tensor(dims, DType::F32)
     }
 }
 
 /// All elements in float64.
-pub fn wide(x: &Tensor) -> Vec<f64> {
+pub(crate) fn wide(x: &Tensor) -> Vec<f64> {
     x.flatten_all().unwrap().to_dtype(DType::F64).unwrap().to_vec1().unwrap()
 }
 
 /// ||a - b|| / ||b||.
-pub fn distance(a: &Tensor, b: &[f64]) -> f64 {
+pub(crate) fn distance(a: &Tensor, b: &[f64]) -> f64 {
     let a = wide(a);
     assert_eq!(a.len(), b.len());
     let error: f64 = a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum();
@@ -46,18 +46,18 @@ pub fn distance(a: &Tensor, b: &[f64]) -> f64 {
 }
 
 #[track_caller]
-pub fn assert_close(a: &Tensor, b: &[f64], bar: f64) {
+pub(crate) fn assert_close(a: &Tensor, b: &[f64], bar: f64) {
     let d = distance(a, b);
     assert!(d < bar, "{d:e} from the float64 result, bar {bar:e}, shape {:?}", a.dims());
 }
 
 /// The message of an error, which must name the given words.
 #[track_caller]
-pub fn assert_error<T: std::fmt::Debug>(result: candle_core::Result<T>, words: &[&str]) {
+pub(crate) fn assert_error<T: std::fmt::Debug>(result: candle_core::Result<T>, words: &[&str]) {
     let message = result.unwrap_err().to_string();
     for word in words {
         assert!(message.contains(word), "{message:?} does not say {word:?}");
     }
 }
 
-pub const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
+pub(crate) const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
