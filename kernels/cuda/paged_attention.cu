@@ -11,10 +11,13 @@ constexpr int THREADS = 128, WARPS = THREADS / 32;
 constexpr float LOWEST = -1e30f;
 
 __device__ __forceinline__ void copy_16_bytes(void *to, const void *from, bool there) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0)
+                 : "memory");
 }
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int PENDING> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
+template <int PENDING> __device__ __forceinline__ void copy_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
 
 // 16-byte chunk `chunk` of row `row` of a tile. Rows follow each other at a multiple of 128 bytes, so without the
 // exclusive or the eight rows that one ldmatrix reads would lie in the same banks.
@@ -24,7 +27,8 @@ template <typename T, int DIM> __device__ __forceinline__ T *chunk_of(T *tile, i
 
 // Starts the copy of a tile of keys and values of one head. Rows before the page are zeros.
 template <typename T, int DIM, int TILE>
-__device__ __forceinline__ void copy_tile(T *keys, T *values, const PagedAttention &a, const KeyTiles<TILE> &tiles, uint32_t head) {
+__device__ __forceinline__ void copy_tile(T *keys, T *values, const PagedAttention &a, const KeyTiles<TILE> &tiles,
+                                          uint32_t head) {
     constexpr int CHUNKS = DIM * sizeof(T) / 16;
     const PagePool &pool = tiles.in_frames() ? a.frames : a.special;
     const T *page = (const T *)pool.keys + tiles.number() * pool.page_stride + head * DIM;
@@ -41,7 +45,8 @@ template <typename T, int DIM, int TILE> struct Tiles {
     T keys[2][TILE * DIM], values[2][TILE * DIM];
 
     // Calls work(keys, values, first row) for every tile of the part, copying one ahead.
-    template <typename Work> __device__ __forceinline__ void stream(const PagedAttention &a, KeyTiles<TILE> tiles, uint32_t head, Work work) {
+    template <typename Work>
+    __device__ __forceinline__ void stream(const PagedAttention &a, KeyTiles<TILE> tiles, uint32_t head, Work work) {
         KeyTiles<TILE> ahead = tiles;
         if (ahead.count) copy_tile<T, DIM>(keys[0], values[0], a, ahead, head);
         copy_commit();
@@ -68,13 +73,17 @@ __device__ __forceinline__ void load_transposed(uint32_t (&r)[4], const void *p)
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(p)) : "memory");
 }
 #define MMA(type)                                                                                                      \
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \
-                 "{%0, %1, %2, %3};"                                                                                   \
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "    \
+                 "{%8, %9}, {%0, %1, %2, %3};"                                                                         \
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                      \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
 // d[16, 8] += a[16, 16] b[16, 8]. Of d a thread holds columns 2 (lane % 4) and the next, of rows lane / 4 and that plus 8.
-__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __nv_bfloat16) { MMA("bf16"); }
-__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __half) { MMA("f16"); }
+__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __nv_bfloat16) {
+    MMA("bf16");
+}
+__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __half) {
+    MMA("f16");
+}
 
 constexpr int TILE_16 = 64, QUERIES_16 = WARPS * 16;
 
@@ -95,14 +104,16 @@ template <typename T, int DIM> __global__ void __launch_bounds__(THREADS) kernel
     for (int i = threadIdx.x; i < QUERIES_16 * DIM / 8; i += THREADS) {
         const int row = i / (DIM / 8), chunk = i % (DIM / 8);
         const bool there = first_query + row < a.tokens;
-        copy_16_bytes(chunk_of<T, DIM>(shared.queries, row, chunk), queries + (there ? (first_query + row) * a.query_stride : 0) + chunk * 8, there);
+        const T *from = queries + (there ? (first_query + row) * a.query_stride : 0) + chunk * 8;
+        copy_16_bytes(chunk_of<T, DIM>(shared.queries, row, chunk), from, there);
     }
     copy_commit();
     copy_wait<0>();
     __syncthreads();
     uint32_t query[DIM / 16][4];
 #pragma unroll
-    for (int k = 0; k < DIM / 16; k++) load_matrices(query[k], chunk_of<T, DIM>(shared.queries, warp * 16 + lane % 16, k * 2 + lane / 16));
+    for (int k = 0; k < DIM / 16; k++)
+        load_matrices(query[k], chunk_of<T, DIM>(shared.queries, warp * 16 + lane % 16, k * 2 + lane / 16));
 
     const float scale_log2 = a.scale * LOG2E;
     float output[DIM / 8][4] = {}, reference[2] = {LOWEST, LOWEST}, sum[2] = {0.f, 0.f};
@@ -151,8 +162,9 @@ template <typename T, int DIM> __global__ void __launch_bounds__(THREADS) kernel
         }
 #pragma unroll
         for (int k = 0; k < TILE_16 / 16; k++) {
-            const uint32_t weights[4] = {pack(scores[2 * k][0], scores[2 * k][1], T()), pack(scores[2 * k][2], scores[2 * k][3], T()),
-                                         pack(scores[2 * k + 1][0], scores[2 * k + 1][1], T()), pack(scores[2 * k + 1][2], scores[2 * k + 1][3], T())};
+            const float(&low)[4] = scores[2 * k], (&high)[4] = scores[2 * k + 1];
+            const uint32_t weights[4] = {pack(low[0], low[1], T()), pack(low[2], low[3], T()), pack(high[0], high[1], T()),
+                                         pack(high[2], high[3], T())};
 #pragma unroll
             for (int n = 0; n < DIM / 16; n++) {
                 uint32_t b[4];
@@ -174,7 +186,8 @@ template <typename T, int DIM> __global__ void __launch_bounds__(THREADS) kernel
             const float inverse = total > 0.f ? 1.f / total : 0.f;
             T *to = (T *)a.output + row * DIM + lane % 4 * 2;
 #pragma unroll
-            for (int n = 0; n < DIM / 8; n++) *(uint32_t *)(to + n * 8) = pack(output[n][i * 2] * inverse, output[n][i * 2 + 1] * inverse, T());
+            for (int n = 0; n < DIM / 8; n++)
+                *(uint32_t *)(to + n * 8) = pack(output[n][i * 2] * inverse, output[n][i * 2 + 1] * inverse, T());
         } else {
             const Parts parts(a);
             const uint64_t at = split * Parts::rows(a) + row;
@@ -268,7 +281,8 @@ template <int DIM, int QUERIES> __global__ void __launch_bounds__(THREADS) kerne
                 for (int q = 0; q < QUERIES; q++) {
                     float4 &y = output[q][c];
                     const float w = scores[q][step];
-                    y = make_float4(fmaf(w, value.x, y.x), fmaf(w, value.y, y.y), fmaf(w, value.z, y.z), fmaf(w, value.w, y.w));
+                    y = make_float4(fmaf(w, value.x, y.x), fmaf(w, value.y, y.y), fmaf(w, value.z, y.z),
+                                    fmaf(w, value.w, y.w));
                 }
             }
     });
@@ -287,7 +301,10 @@ template <int DIM, int QUERIES> __global__ void __launch_bounds__(THREADS) kerne
         const float weight = total(sum[q]);
         float4 y[CHUNKS];
 #pragma unroll
-        for (int c = 0; c < CHUNKS; c++) y[c] = make_float4(total(output[q][c].x), total(output[q][c].y), total(output[q][c].z), total(output[q][c].w));
+        for (int c = 0; c < CHUNKS; c++) {
+            const float4 own = output[q][c];
+            y[c] = make_float4(total(own.x), total(own.y), total(own.z), total(own.w));
+        }
         if (slot != 0 || first_query + q >= a.tokens) continue;
         const uint64_t row = ((uint64_t)group * a.tokens + first_query + q) * a.heads + head;
         const Parts parts(a);
@@ -296,7 +313,8 @@ template <int DIM, int QUERIES> __global__ void __launch_bounds__(THREADS) kerne
         float *to = a.splits > 1 ? parts.output + at * DIM : (float *)a.output + row * DIM;
 #pragma unroll
         for (int c = 0; c < CHUNKS; c++)
-            *(float4 *)(to + (c * 8 + part) * 4) = make_float4(y[c].x * inverse, y[c].y * inverse, y[c].z * inverse, y[c].w * inverse);
+            *(float4 *)(to + (c * 8 + part) * 4) =
+                make_float4(y[c].x * inverse, y[c].y * inverse, y[c].z * inverse, y[c].w * inverse);
         if (a.splits > 1 && part == 0) parts.states[at] = make_float2(top, weight);
     }
 }
@@ -332,13 +350,16 @@ template <typename T> __global__ void __launch_bounds__(THREADS) merge_kernel(co
     for (uint32_t d = lane; d < a.head_dim; d += 32) {
         float x = 0.f;
 #pragma unroll 8
-        for (uint32_t split = 0; split < a.splits; split++)
-            x = fmaf(parts.output[(split * rows + row) * a.head_dim + d], __shfl_sync(~0u, split < 32 ? share[0] : share[1], split % 32), x);
+        for (uint32_t split = 0; split < a.splits; split++) {
+            const float weight = __shfl_sync(~0u, split < 32 ? share[0] : share[1], split % 32);
+            x = fmaf(parts.output[(split * rows + row) * a.head_dim + d], weight, x);
+        }
         convert(((T *)a.output)[row * a.head_dim + d], x * inverse);
     }
 }
 
-template <typename Kernel> cudaError_t launch(Kernel kernel, size_t bytes, uint32_t queries, const PagedAttention *a, cudaStream_t stream) {
+template <typename Kernel>
+cudaError_t launch(Kernel kernel, size_t bytes, uint32_t queries, const PagedAttention *a, cudaStream_t stream) {
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (error != cudaSuccess) return error;
     kernel<<<dim3((a->tokens + queries - 1) / queries, a->heads, a->batch * a->splits), THREADS, bytes, stream>>>(*a);
@@ -359,7 +380,8 @@ template <typename T> cudaError_t launch_16(const PagedAttention *a, cudaStream_
 uint32_t queries_a_warp_32(const PagedAttention *a) { return a->tokens > WARPS ? 4 : 1; }
 template <int DIM> cudaError_t launch_32(const PagedAttention *a, cudaStream_t stream) {
     const size_t bytes = sizeof(Tiles<float, DIM, TILE_32>);
-    return queries_a_warp_32(a) == 4 ? launch(kernel_32<DIM, 4>, bytes, WARPS * 4, a, stream) : launch(kernel_32<DIM, 1>, bytes, WARPS, a, stream);
+    return queries_a_warp_32(a) == 4 ? launch(kernel_32<DIM, 4>, bytes, WARPS * 4, a, stream)
+                                     : launch(kernel_32<DIM, 1>, bytes, WARPS, a, stream);
 }
 } // namespace
 

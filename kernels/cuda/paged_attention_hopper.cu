@@ -12,6 +12,10 @@
 #include "key_tiles.cuh"
 #include <cuda.h>
 
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#error "wgmma needs -gencode=arch=compute_90a,code=sm_90a and no other target"
+#endif
+
 namespace {
 constexpr int DIM = 64;
 // Nine tiles of 112 rows make 1008: the pages of 518 x 378 pictures (999) and their frames (1005) leave 1% of it empty.
@@ -47,13 +51,16 @@ __device__ __forceinline__ void barrier_arrive(uint64_t *barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 __device__ __forceinline__ void copy_queries(const CUtensorMap *map, void *to, uint64_t *full, int head, int query, int group) {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"
-                 ::"r"(shared_address(to)), "l"(map), "r"(shared_address(full)), "r"(0), "r"(head), "r"(query), "r"(group)
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared_address(to)), "l"(map), "r"(shared_address(full)),
+                 "r"(0), "r"(head), "r"(query), "r"(group)
                  : "memory");
 }
-__device__ __forceinline__ void copy_tile(const CUtensorMap *map, void *to, uint64_t *full, int head, int row, int value, int page) {
-    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], [%2];"
-                 ::"r"(shared_address(to)), "l"(map), "r"(shared_address(full)), "r"(0), "r"(head), "r"(row), "r"(value), "r"(page)
+__device__ __forceinline__ void copy_tile(const CUtensorMap *map, void *to, uint64_t *full, int head, int row, int value,
+                                          int page) {
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(shared_address(to)), "l"(map), "r"(shared_address(full)),
+                 "r"(0), "r"(head), "r"(row), "r"(value), "r"(page)
                  : "memory");
 }
 
@@ -73,7 +80,8 @@ template <int N> __device__ __forceinline__ void pin(uint32_t (&registers)[N]) {
 }
 // Matrix descriptor of rows of 128 bytes in the 128-byte swizzle; groups of eight rows are 1024 bytes apart.
 __device__ __forceinline__ uint64_t descriptor(const void *p) {
-    return (uint64_t)((shared_address(p) & 0x3FFFF) >> 4) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+    const uint64_t address = (shared_address(p) & 0x3FFFF) >> 4, group_stride = 1024 >> 4, swizzle_128_bytes = 1;
+    return address | (uint64_t)1 << 16 | group_stride << 32 | swizzle_128_bytes << 62;
 }
 
 #define REGISTERS_8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
@@ -96,10 +104,18 @@ __device__ __forceinline__ uint64_t descriptor(const void *p) {
                  "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, add, 1, 1, 1; }"         \
                  : REGISTERS_8(d, 0), REGISTERS_8(d, 8), REGISTERS_8(d, 16), REGISTERS_8(d, 24)                          \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-__device__ __forceinline__ void wgmma_scores(__nv_bfloat16, float (&d)[TILE / 2], uint64_t a, uint64_t b, int add) { WGMMA_SCORES("bf16"); }
-__device__ __forceinline__ void wgmma_scores(__half, float (&d)[TILE / 2], uint64_t a, uint64_t b, int add) { WGMMA_SCORES("f16"); }
-__device__ __forceinline__ void wgmma_output(__nv_bfloat16, float (&d)[DIM / 2], const uint32_t *a, uint64_t b) { WGMMA_OUTPUT("bf16"); }
-__device__ __forceinline__ void wgmma_output(__half, float (&d)[DIM / 2], const uint32_t *a, uint64_t b) { WGMMA_OUTPUT("f16"); }
+__device__ __forceinline__ void wgmma_scores(__nv_bfloat16, float (&d)[TILE / 2], uint64_t a, uint64_t b, int add) {
+    WGMMA_SCORES("bf16");
+}
+__device__ __forceinline__ void wgmma_scores(__half, float (&d)[TILE / 2], uint64_t a, uint64_t b, int add) {
+    WGMMA_SCORES("f16");
+}
+__device__ __forceinline__ void wgmma_output(__nv_bfloat16, float (&d)[DIM / 2], const uint32_t *a, uint64_t b) {
+    WGMMA_OUTPUT("bf16");
+}
+__device__ __forceinline__ void wgmma_output(__half, float (&d)[DIM / 2], const uint32_t *a, uint64_t b) {
+    WGMMA_OUTPUT("f16");
+}
 
 // Position in the ring of tiles in shared memory.
 struct Ring {
@@ -145,12 +161,14 @@ template <typename T> struct Consumer {
     Shared<T> &shared;
     const float scale_log2;
     const int lane;
-    const uint64_t queries;
+    // Descriptors, whose lowest bits are an address in units of 16 bytes, so that others are reached by addition.
+    const uint64_t queries, first_tile;
     Ring ring;
     float scores[TILE / 2], output[DIM / 2], reference[2], sum[2];
 
     __device__ __forceinline__ Consumer(Shared<T> &shared, float scale_log2, int consumer)
-        : shared(shared), scale_log2(scale_log2), lane(threadIdx.x % 32), queries(descriptor(&shared.queries[consumer * 64 * DIM])) {}
+        : shared(shared), scale_log2(scale_log2), lane(threadIdx.x % 32),
+          queries(descriptor(&shared.queries[consumer * 64 * DIM])), first_tile(descriptor(shared.keys[0])) {}
 
     __device__ __forceinline__ void clear() {
 #pragma unroll
@@ -161,7 +179,7 @@ template <typename T> struct Consumer {
         if (lane == 0) barrier_arrive(barrier);
     }
     __device__ __forceinline__ void start_scores(int stage) {
-        const uint64_t keys = descriptor(shared.keys[stage]);
+        const uint64_t keys = first_tile + (uint32_t)(stage * (TILE_BYTES / 16));
         pin(scores);
         wgmma_fence();
 #pragma unroll
@@ -169,7 +187,7 @@ template <typename T> struct Consumer {
         wgmma_commit();
     }
     __device__ __forceinline__ void start_output(uint32_t (&weights)[TILE / 4], int stage) {
-        const uint64_t values = descriptor(shared.values[stage]);
+        const uint64_t values = first_tile + (uint32_t)((STAGES + stage) * (TILE_BYTES / 16));
         pin(output);
         pin(weights);
         wgmma_fence();
@@ -193,7 +211,8 @@ template <typename T> struct Consumer {
         for (int i = 0; i < 2; i++) {
             top[i] = fmaxf(scores[i * 2], scores[i * 2 + 1]);
 #pragma unroll
-            for (int j = 1; j < TILE / 8; j++) top[i] = fmaxf(top[i], fmaxf(scores[j * 4 + i * 2], scores[j * 4 + i * 2 + 1]));
+            for (int j = 1; j < TILE / 8; j++)
+                top[i] = fmaxf(top[i], fmaxf(scores[j * 4 + i * 2], scores[j * 4 + i * 2 + 1]));
             top[i] = fmaxf(top[i], __shfl_xor_sync(~0u, top[i], 1));
             top[i] = fmaxf(top[i], __shfl_xor_sync(~0u, top[i], 2));
             top[i] = ceilf(top[i] * scale_log2) + HEADROOM;
@@ -307,7 +326,8 @@ template <typename T> struct Consumer {
             ring.advance();
         }
     }
-    __device__ __forceinline__ void store(const PagedAttention &a, uint32_t first_query, uint32_t head, uint32_t group, uint32_t split) {
+    __device__ __forceinline__ void store(const PagedAttention &a, uint32_t first_query, uint32_t head, uint32_t group,
+                                          uint32_t split) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             float total = sum[i] + __shfl_xor_sync(~0u, sum[i], 1);
@@ -326,7 +346,8 @@ template <typename T> struct Consumer {
                 const uint64_t at = split * Parts::rows(a) + row;
                 float *to = parts.output + at * DIM + lane % 4 * 2;
 #pragma unroll
-                for (int j = 0; j < DIM / 8; j++) *(float2 *)(to + j * 8) = make_float2(output[j * 4 + i * 2], output[j * 4 + i * 2 + 1]);
+                for (int j = 0; j < DIM / 8; j++)
+                    *(float2 *)(to + j * 8) = make_float2(output[j * 4 + i * 2], output[j * 4 + i * 2 + 1]);
                 if (lane % 4 == 0) parts.states[at] = make_float2(reference[i], total);
             }
         }
@@ -337,7 +358,6 @@ template <typename T>
 __global__ void __launch_bounds__((CONSUMERS + 1) * WARPGROUP, 1)
 attention_kernel(const __grid_constant__ CUtensorMap query_map, const __grid_constant__ CUtensorMap frame_map,
                  const __grid_constant__ CUtensorMap special_map, const __grid_constant__ PagedAttention a) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ __align__(1024) unsigned char raw[];
     Shared<T> &shared = *reinterpret_cast<Shared<T> *>(raw);
     const uint32_t head = blockIdx.y, split = blockIdx.z % a.splits, group = blockIdx.z / a.splits;
@@ -362,7 +382,8 @@ attention_kernel(const __grid_constant__ CUtensorMap query_map, const __grid_con
         if (threadIdx.x == 0) {
             barrier_expect(&shared.query_full, sizeof shared.queries);
             for (int i = 0; i < CONSUMERS; i++)
-                copy_queries(&query_map, &shared.queries[i * 64 * DIM], &shared.query_full, head, blockIdx.x * QUERIES + i * 64, group);
+                copy_queries(&query_map, &shared.queries[i * 64 * DIM], &shared.query_full, head, blockIdx.x * QUERIES + i * 64,
+                             group);
             produce(shared, tiles, &frame_map, &special_map, head, ring);
         }
         __syncwarp();
@@ -377,7 +398,6 @@ attention_kernel(const __grid_constant__ CUtensorMap query_map, const __grid_con
         if (__syncthreads_or(state.overflowed())) state.exact(tiles);
         state.store(a, blockIdx.x * QUERIES + consumer * 64 + warp * 16, head, group, split);
     }
-#endif
 }
 
 using Encode = CUresult (*)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *,
@@ -396,13 +416,16 @@ Encode encoder() {
 }
 
 // Tensor of 16-bit numbers in boxes of [1, .., rows, 1 head, 64]; strides in elements, from the heads on.
-bool encode(CUtensorMap *map, AttentionType type, const void *data, int rank, const cuuint64_t *dims, const int64_t *strides, uint32_t rows) {
+bool encode(CUtensorMap *map, AttentionType type, const void *data, int rank, const cuuint64_t *dims, const int64_t *strides,
+            uint32_t rows) {
     cuuint64_t bytes[4];
     for (int i = 0; i < rank - 1; i++) bytes[i] = (cuuint64_t)strides[i] * 2;
     const cuuint32_t box[5] = {DIM, 1, rows, 1, 1}, steps[5] = {1, 1, 1, 1, 1};
-    return encoder()(map, type == ATTENTION_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, rank,
-                     const_cast<void *>(data), dims, bytes, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    const CUtensorMapDataType number =
+        type == ATTENTION_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    return encoder()(map, number, rank, const_cast<void *>(data), dims, bytes, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                     CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                     CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 bool encode_pool(CUtensorMap *map, const PagedAttention *a, const PagePool &pool) {
     const cuuint64_t dims[5] = {DIM, a->heads, a->page_size, 2, pool.pages};
@@ -416,7 +439,8 @@ template <typename T> cudaError_t launch(const PagedAttention *a, cudaStream_t s
     const int64_t strides[3] = {DIM, a->query_stride, a->group_stride};
     if (!encode(&query_map, a->type, a->queries, 4, dims, strides, 64)) return cudaErrorInvalidValue;
     // A list may do without one of the pools; its map is then never used.
-    const PagePool &frames = a->frames.pages ? a->frames : a->special, &special = a->special.pages ? a->special : a->frames;
+    const PagePool &frames = a->frames.pages ? a->frames : a->special;
+    const PagePool &special = a->special.pages ? a->special : a->frames;
     if (!encode_pool(&frame_map, a, frames) || !encode_pool(&special_map, a, special)) return cudaErrorInvalidValue;
 
     const int bytes = sizeof(Shared<T>);
@@ -436,7 +460,8 @@ extern "C" uint32_t paged_attention_hopper_splits(const PagedAttention *a, uint3
 }
 
 extern "C" cudaError_t paged_attention_hopper(const PagedAttention *a, cudaStream_t stream) {
-    if (a->head_dim != DIM || a->splits == 0 || a->splits > MAX_SPLITS || a->page_size == 0 || !encoder()) return cudaErrorInvalidValue;
+    if (!encoder()) return cudaErrorNotSupported;
+    if (a->head_dim != DIM || a->splits == 0 || a->splits > MAX_SPLITS || a->page_size == 0) return cudaErrorInvalidValue;
     if (a->batch == 0 || a->tokens == 0 || a->heads == 0) return cudaSuccess;
     switch (a->type) {
     case ATTENTION_BF16: return launch<__nv_bfloat16>(a, stream);
