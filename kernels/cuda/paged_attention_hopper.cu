@@ -21,7 +21,7 @@ constexpr int DIM = 64;
 // Nine tiles of 112 rows make 1008: the pages of 518 x 378 pictures (999) and their frames (1005) leave 1% of it empty.
 constexpr int TILE = 112;
 constexpr int WARPGROUP = 128, CONSUMERS = 2, STAGES = 7;
-constexpr int QUERIES = CONSUMERS * 64;  // of a block
+constexpr int THREADS = (CONSUMERS + 1) * WARPGROUP, QUERIES = CONSUMERS * 64;  // of a block
 constexpr uint32_t TILE_BYTES = TILE * DIM * 2;
 
 // Every tile is a multiple of 1024 bytes, the period of the 128-byte swizzle.
@@ -30,6 +30,8 @@ template <typename T> struct alignas(1024) Shared {
     T keys[STAGES][TILE * DIM];
     T values[STAGES][TILE * DIM];
     uint64_t query_full, key_full[STAGES], value_full[STAGES], key_free[STAGES], value_free[STAGES];
+    uint64_t decided;  // `again` is written: the consumers want the tiles once more, or not
+    bool again;
 };
 
 __device__ __forceinline__ void barrier_init(uint64_t *barrier, int count) {
@@ -115,6 +117,15 @@ __device__ __forceinline__ void wgmma_output(__nv_bfloat16, float (&d)[DIM / 2],
 }
 __device__ __forceinline__ void wgmma_output(__half, float (&d)[DIM / 2], const uint32_t *a, uint64_t b) {
     WGMMA_OUTPUT("f16");
+}
+
+// True for all consumers of the block when it is for one of them.
+__device__ __forceinline__ bool any_consumer(bool mine) {
+    uint32_t any;
+    asm volatile("{ .reg .pred mine, any; setp.ne.u32 mine, %1, 0;\n"
+                 "barrier.cta.red.or.pred.aligned any, 1, %2, mine;\n"
+                 "selp.u32 %0, 1, 0, any; }" : "=r"(any) : "r"((uint32_t)mine), "n"(CONSUMERS * WARPGROUP) : "memory");
+    return any;
 }
 
 // Position in the ring of tiles in shared memory.
@@ -355,7 +366,7 @@ template <typename T> struct Consumer {
 };
 
 template <typename T>
-__global__ void __launch_bounds__((CONSUMERS + 1) * WARPGROUP, 1)
+__global__ void __launch_bounds__(THREADS, 1)
 attention_kernel(const __grid_constant__ CUtensorMap query_map, const __grid_constant__ CUtensorMap frame_map,
                  const __grid_constant__ CUtensorMap special_map, const __grid_constant__ PagedAttention a) {
     extern __shared__ __align__(1024) unsigned char raw[];
@@ -365,6 +376,7 @@ attention_kernel(const __grid_constant__ CUtensorMap query_map, const __grid_con
 
     if (threadIdx.x == 0) {
         barrier_init(&shared.query_full, 1);
+        barrier_init(&shared.decided, 1);
         for (int stage = 0; stage < STAGES; stage++) {
             barrier_init(&shared.key_full[stage], 1);
             barrier_init(&shared.value_full[stage], 1);
@@ -378,16 +390,16 @@ attention_kernel(const __grid_constant__ CUtensorMap query_map, const __grid_con
     // 384 threads start with 168 registers each; consumers need more, the producer next to none.
     if (threadIdx.x < WARPGROUP) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        Ring ring;
         if (threadIdx.x == 0) {
             barrier_expect(&shared.query_full, sizeof shared.queries);
             for (int i = 0; i < CONSUMERS; i++)
                 copy_queries(&query_map, &shared.queries[i * 64 * DIM], &shared.query_full, head, blockIdx.x * QUERIES + i * 64,
                              group);
+            Ring ring;
             produce(shared, tiles, &frame_map, &special_map, head, ring);
+            barrier_wait(&shared.decided, 0);
+            if (shared.again) produce(shared, tiles, &frame_map, &special_map, head, ring);
         }
-        __syncwarp();
-        if (__syncthreads_or(false) && threadIdx.x == 0) produce(shared, tiles, &frame_map, &special_map, head, ring);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         const int consumer = threadIdx.x / WARPGROUP - 1, warp = threadIdx.x / 32 % 4;
@@ -395,7 +407,12 @@ attention_kernel(const __grid_constant__ CUtensorMap query_map, const __grid_con
         state.clear();
         barrier_wait(&shared.query_full, 0);
         if (tiles.count) state.fast(tiles);
-        if (__syncthreads_or(state.overflowed())) state.exact(tiles);
+        const bool again = any_consumer(state.overflowed());
+        if (threadIdx.x == WARPGROUP) {
+            shared.again = again;
+            barrier_arrive(&shared.decided);
+        }
+        if (again) state.exact(tiles);
         state.store(a, blockIdx.x * QUERIES + consumer * 64 + warp * 16, head, group, split);
     }
 }
@@ -447,7 +464,7 @@ template <typename T> cudaError_t launch(const PagedAttention *a, cudaStream_t s
     cudaError_t error = cudaFuncSetAttribute(attention_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess) return error;
     const dim3 grid((a->tokens + QUERIES - 1) / QUERIES, a->heads, a->batch * a->splits);
-    attention_kernel<T><<<grid, (CONSUMERS + 1) * WARPGROUP, bytes, stream>>>(query_map, frame_map, special_map, *a);
+    attention_kernel<T><<<grid, THREADS, bytes, stream>>>(query_map, frame_map, special_map, *a);
     error = cudaGetLastError();
     return error != cudaSuccess || a->splits == 1 ? error : paged_attention_merge(a, stream);
 }

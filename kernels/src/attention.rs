@@ -71,8 +71,14 @@ impl PagedAttention<'_> {
                 spans.push(Span { keys: &pool[keys], values: &pool[values], rows, stride });
             }
         }
-        if spans.iter().any(|span| span.rows == 0) || spans.is_empty() {
-            bail!("paged_attention: a page table of {table:?} holds a page without rows, or no page")
+        if spans.is_empty() || spans.iter().any(|span| span.rows == 0) {
+            bail!(
+                "paged_attention: the page table lists no page or one without rows ({} frame pages, {} special pages, \
+                 {} rows in the last)",
+                table.frames.len(),
+                table.special.len(),
+                table.last_rows
+            )
         }
         Ok(spans)
     }

@@ -34,11 +34,14 @@ const TILE: usize = 60;
 /// the 16 registers of AVX2, and 12 products follow each 8 loads.
 const VECTORS: usize = 2;
 const ROWS: usize = 6;
+/// Channels between two checks of bounds.
+const UNROLLED: usize = 4;
 /// Queries that all vector widths up to 16 cut into whole groups of `VECTORS` vectors.
 const GROUP: usize = 16 * VECTORS;
-/// Most queries of a task: at a head width of 64 their transposed copy and outputs take 96 KiB of the second-level
-/// cache, and copying a tile (once a task) costs a hundredth of the products with it.
-const BLOCK: usize = 6 * GROUP;
+/// Most queries of a task. Rows of keys lie kilobytes apart, so that copying a tile costs as much as its products with
+/// 60 queries; with these many it is lost in them. Transposed queries and outputs, 416 KiB then at a head width of 64,
+/// pass by once a tile, which even the third-level cache keeps up with.
+const BLOCK: usize = 26 * GROUP;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
@@ -227,10 +230,19 @@ fn step<S: Simd, const N: usize>(
     let padded_rows = rows.next_multiple_of(ROWS);
     for (keys, scores) in keys.chunks_exact(ROWS * dim).zip(scores[..padded_rows].as_chunks_mut::<ROWS>().0) {
         let mut sum = [[simd.splat_f32s(0.0); N]; ROWS];
-        let keys: [&[f32]; ROWS] = std::array::from_fn(|row| &keys[row * dim..][..dim]);
-        for (i, query) in query.iter().enumerate() {
+        let keys: [_; ROWS] = std::array::from_fn(|row| keys[row * dim..][..dim].as_chunks::<UNROLLED>());
+        let (steps, rest) = query.as_chunks::<UNROLLED>();
+        for (step, query) in steps.iter().enumerate() {
+            let keys: [_; ROWS] = std::array::from_fn(|row| &keys[row].0[step]);
+            for (i, query) in query.iter().enumerate() {
+                for (sum, keys) in sum.iter_mut().zip(keys) {
+                    multiply_add(simd, sum, keys[i], query);
+                }
+            }
+        }
+        for (i, query) in rest.iter().enumerate() {
             for (sum, keys) in sum.iter_mut().zip(keys) {
-                multiply_add(simd, sum, keys[i], query);
+                multiply_add(simd, sum, keys.1[i], query);
             }
         }
         *scores = sum;

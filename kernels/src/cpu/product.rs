@@ -16,6 +16,7 @@ use std::ops::Range;
 
 /// Rows of a register tile.
 const ROWS: usize = 6;
+/// Terms between two checks of bounds.
 const UNROLLED: usize = 4;
 /// Most terms of a sum at a time: a panel of 16 outputs is 16 KiB, half a first-level cache.
 const DEPTH: usize = 256;
@@ -239,7 +240,6 @@ impl Stripe<'_> {
                 *sums = std::array::from_fn(|j| simd.add_f32s(sums[j], bias[j]));
             }
         }
-        // In steps of known length, so that bounds are checked once a step.
         let runs: [_; N] = std::array::from_fn(|i| runs[i].as_chunks::<UNROLLED>());
         let (steps, rest) = panel.as_chunks::<UNROLLED>();
         for (step, panel) in steps.iter().enumerate() {
