@@ -3,10 +3,11 @@
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use periplus_model::Model;
 use periplus_model::checkpoint::Weights;
+use periplus_model::{Model, Stream};
 use periplus_tests::{Golden, error};
 
 const BOUND: f64 = 1e-5;
@@ -16,7 +17,7 @@ fn every_stage() {
     let golden = Golden::open("stages");
     let weights = Weights::synthetic(golden.config.clone(), golden.weights_seed()).unwrap();
     let model = Model::load(&weights, DType::F32, &Device::Cpu).unwrap();
-    let mut stream = model.stream(golden.config.stream.clone()).unwrap();
+    let mut stream = Stream::new(Arc::new(model), &golden.config.stream).unwrap();
     let frames = golden.frames();
     let mut compared = 0;
     for (step, first, count) in [("scale", 0, 3), ("next", 3, 1)] {
@@ -26,8 +27,8 @@ fn every_stage() {
             Ok(())
         };
         let frames = frames.narrow(0, first, count).unwrap();
-        let prediction = model.push_observed(&mut stream, &frames, true, Some(&mut observer)).unwrap();
-        found.insert("pose_enc".into(), prediction.pose_enc);
+        let prediction = stream.push_observed(&frames, true, Some(&mut observer)).unwrap();
+        stream.accept().unwrap();
         found.insert("depth".into(), prediction.depth);
         found.insert("depth_conf".into(), prediction.depth_conf);
         for (name, found) in found {
@@ -40,4 +41,39 @@ fn every_stage() {
         }
     }
     assert_eq!(compared, golden.tensors.len());
+}
+
+/// Wherever a pass fails, the stream goes on as if it had not been: caches of both kinds, retained rows, time.
+#[test]
+fn a_pass_that_fails_leaves_no_trace() {
+    let golden = Golden::open("stream");
+    let weights = Weights::synthetic(golden.config.clone(), golden.weights_seed()).unwrap();
+    let model = Arc::new(Model::load(&weights, DType::F32, &Device::Cpu).unwrap());
+    let mut stream = Stream::new(model, &golden.config.stream).unwrap();
+    let frames = golden.frames();
+    let scale_frames = golden.config.stream.scale_frames;
+    let mut poses = Vec::new();
+    let mut first = 0;
+    while first < frames.dim(0).unwrap() {
+        let count = if first == 0 { scale_frames } else { 1 };
+        let frames = frames.narrow(0, first, count).unwrap();
+        for stage in ["patch_tokens", "frame_blocks.2", "global_blocks.0", "global_blocks.3", "pose_enc"] {
+            for keyframe in [true, false] {
+                let mut observer = |name: &str, _: &Tensor| {
+                    let error = || Err(candle_core::Error::Msg("no more".into()));
+                    if name == stage { error() } else { Ok(()) }
+                };
+                assert!(stream.push_observed(&frames, keyframe, Some(&mut observer)).is_err(), "{stage}");
+                assert!(stream.accept().is_err(), "{stage}: nothing to keep");
+            }
+        }
+        // Run in full and not kept is no trace either.
+        stream.push(&frames, false).unwrap();
+        poses.push(stream.push(&frames, true).unwrap().pose_enc);
+        stream.accept().unwrap();
+        assert!(stream.accept().is_err(), "a frame is kept once");
+        first += count;
+    }
+    let error = error(&Tensor::cat(&poses, 0).unwrap(), &golden.tensors["pose_enc"]).unwrap();
+    assert!(error < BOUND, "off by {error:.2e}");
 }

@@ -6,7 +6,7 @@ use periplus_kernels::attention::{paged_attention, self_attention};
 use periplus_kernels::rotary::Rotary;
 
 use crate::ModelError;
-use crate::block::Block;
+use crate::block::RotaryBlock;
 use crate::config::Config;
 use crate::layers::Loader;
 use crate::trace::Trace;
@@ -17,21 +17,16 @@ pub(crate) struct Aggregator {
     camera_token: Tensor,
     register_token: Tensor,
     scale_token: Tensor,
-    frame_blocks: Vec<Block>,
-    global_blocks: Vec<Block>,
+    frame_blocks: Vec<RotaryBlock>,
+    global_blocks: Vec<RotaryBlock>,
     taps: [usize; 4],
 }
-
-/// Epsilon of the blocks' norms.
-const EPS: f32 = 1e-5;
 
 impl Aggregator {
     pub(crate) fn load(at: &Loader, config: &Config) -> Result<Self, ModelError> {
         let blocks = |name: &str| {
             let at = at.pp(name);
-            (0..config.depth)
-                .map(|i| Block::load(&at.pp(i), config.num_heads, EPS, true))
-                .collect::<Result<Vec<_>, _>>()
+            (0..config.depth).map(|i| RotaryBlock::load(&at.pp(i), config.num_heads)).collect::<Result<Vec<_>, _>>()
         };
         Ok(Self {
             camera_token: at.small("camera_token")?.i(0)?,
@@ -86,7 +81,7 @@ impl Aggregator {
                 let _span = tracing::trace_span!("frame_block", i).entered();
                 for frame in 0..x.dim(0)? {
                     let x = x.narrow(0, frame, 1)?;
-                    let attended = self_attention(&frame_block.rotated_qkv(&x, within_frame)?)?;
+                    let attended = self_attention(&frame_block.qkv(&x, within_frame)?)?;
                     frame_block.finish(&x, &attended)?;
                 }
             }
@@ -94,7 +89,7 @@ impl Aggregator {
             let within = if self.taps.contains(&i) { Some(x.copy()?) } else { None };
             {
                 let _span = tracing::trace_span!("global_block", i).entered();
-                let qkv = global_block.rotated_qkv(x, across_frames)?;
+                let qkv = global_block.qkv(x, across_frames)?;
                 cache.write(i, &qkv.flatten(0, 1)?)?;
                 let attended = {
                     let _span = tracing::trace_span!("global_attention", i).entered();

@@ -14,7 +14,6 @@ use crate::layers::{LayerNorm, Linear, Loader};
 pub(crate) struct Block {
     norm1: LayerNorm,
     qkv: Linear,
-    qk_norm: Option<(LayerNorm, LayerNorm)>,
     proj: Linear,
     norm2: LayerNorm,
     fc1: Linear,
@@ -22,21 +21,12 @@ pub(crate) struct Block {
     heads: usize,
 }
 
-/// Epsilon of the norms on queries and keys, whatever the block's own is.
-const QK_NORM_EPS: f32 = 1e-5;
-
 impl Block {
-    pub(crate) fn load(at: &Loader, heads: usize, eps: f32, qk_norm: bool) -> Result<Self, ModelError> {
+    pub(crate) fn load(at: &Loader, heads: usize, eps: f32) -> Result<Self, ModelError> {
         let (attn, mlp) = (at.pp("attn"), at.pp("mlp"));
-        let qk_norm = if qk_norm {
-            Some((LayerNorm::load(&attn.pp("q_norm"), QK_NORM_EPS)?, LayerNorm::load(&attn.pp("k_norm"), QK_NORM_EPS)?))
-        } else {
-            None
-        };
         Ok(Self {
             norm1: LayerNorm::load(&at.pp("norm1"), eps)?,
             qkv: Linear::load(&attn.pp("qkv"))?,
-            qk_norm,
             proj: Linear::load_scaled(&attn.pp("proj"), &at.pp("ls1").host("gamma")?)?,
             norm2: LayerNorm::load(&at.pp("norm2"), eps)?,
             fc1: Linear::load(&mlp.pp("fc1"))?,
@@ -52,16 +42,6 @@ impl Block {
         Ok(qkv.reshape((frames, tokens, 3, self.heads, channels / self.heads))?)
     }
 
-    /// As [`Block::qkv`], with queries and keys normed and turned by `rotary`, whose table covers the tokens of one
-    /// frame (shared by all) or of all frames.
-    pub(crate) fn rotated_qkv(&self, x: &Tensor, rotary: &Rotary) -> Result<Tensor, ModelError> {
-        let qkv = self.qkv(x)?;
-        if let Some((q, k)) = &self.qk_norm {
-            norm_rotate(&qkv.flatten(0, 1)?, (&q.weight, &q.bias), (&k.weight, &k.bias), QK_NORM_EPS, rotary)?;
-        }
-        Ok(qkv)
-    }
-
     /// What follows attention, in place: x `[frames, tokens, channels]`, attended of the same shape.
     ///
     /// Frame by frame, so that the hidden layer of the MLP (four times as wide) is never held for more than one.
@@ -73,5 +53,39 @@ impl Block {
             self.fc2.forward_add(&x, &hidden)?;
         }
         Ok(())
+    }
+}
+
+/// A block whose queries and keys are normed per head, then turned by their places: those of the aggregator.
+pub(crate) struct RotaryBlock {
+    block: Block,
+    q_norm: LayerNorm,
+    k_norm: LayerNorm,
+}
+
+impl RotaryBlock {
+    const EPS: f32 = 1e-5;
+
+    pub(crate) fn load(at: &Loader, heads: usize) -> Result<Self, ModelError> {
+        let attn = at.pp("attn");
+        Ok(Self {
+            block: Block::load(at, heads, Self::EPS)?,
+            q_norm: LayerNorm::load(&attn.pp("q_norm"), Self::EPS)?,
+            k_norm: LayerNorm::load(&attn.pp("k_norm"), Self::EPS)?,
+        })
+    }
+
+    /// As [`Block::qkv`], with queries and keys normed and turned by `rotary`, whose table covers the tokens of one
+    /// frame (shared by all) or of all frames.
+    pub(crate) fn qkv(&self, x: &Tensor, rotary: &Rotary) -> Result<Tensor, ModelError> {
+        let qkv = self.block.qkv(x)?;
+        let (q, k) = ((&self.q_norm.weight, &self.q_norm.bias), (&self.k_norm.weight, &self.k_norm.bias));
+        norm_rotate(&qkv.flatten(0, 1)?, q, k, Self::EPS, rotary)?;
+        Ok(qkv)
+    }
+
+    /// As [`Block::finish`].
+    pub(crate) fn finish(&self, x: &Tensor, attended: &Tensor) -> Result<(), ModelError> {
+        self.block.finish(x, attended)
     }
 }

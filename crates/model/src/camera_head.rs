@@ -61,7 +61,7 @@ impl CameraHead {
         const ADAPTIVE_EPS: f32 = 1e-6;
         let channels = 2 * config.embed_dim;
         let trunk = (0..config.camera_depth)
-            .map(|i| Block::load(&at.pp("trunk").pp(i), config.camera_heads, EPS, false))
+            .map(|i| Block::load(&at.pp("trunk").pp(i), config.camera_heads, EPS))
             .collect::<Result<_, _>>()?;
         Ok(Self {
             token_norm: LayerNorm::load(&at.pp("token_norm"), EPS)?,
@@ -116,9 +116,7 @@ impl CameraHead {
                 None => delta,
             });
         }
-        let Some(pose) = pose else {
-            return Err(ModelError::Setting { name: "camera iterations" });
-        };
+        let pose = pose.ok_or_else(|| candle_core::Error::Msg("the camera head was given no pass to make".into()))?;
         let fields_of_view = pose.narrow(1, TRANSLATION_AND_ROTATION, POSE - TRANSLATION_AND_ROTATION)?.relu()?;
         Ok(Tensor::cat(&[&pose.narrow(1, 0, TRANSLATION_AND_ROTATION)?, &fields_of_view], 1)?)
     }

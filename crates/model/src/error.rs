@@ -1,9 +1,11 @@
 //! What can go wrong in the network.
 
 use crate::checkpoint::CheckpointError;
+use crate::config::ConfigError;
 
 /// Why a model could not be loaded or a frame not be run.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ModelError {
     /// The weights.
     #[error(transparent)]
@@ -35,13 +37,13 @@ pub enum ModelError {
     /// Frames pushed in the wrong number.
     #[error("after the scale frames a stream takes one frame at a time, not {0}")]
     FrameCount(usize),
-    /// A number that a setting cannot have.
-    #[error("{name} must be at least 1")]
-    Setting {
-        /// Name of the setting.
-        name: &'static str,
+    /// Weights that float16 cannot hold.
+    #[error("weights of {place} are too large for float16: use bfloat16 or float32")]
+    Float16 {
+        /// Where in the tree of tensor names.
+        place: String,
     },
-    /// `accept` without a frame to accept.
-    #[error("there is no frame to accept: the last one was a keyframe already, or nothing has been pushed")]
-    NothingToAccept,
+    /// Settings that no stream can have.
+    #[error(transparent)]
+    Settings(#[from] ConfigError),
 }

@@ -7,6 +7,9 @@ use periplus_kernels::norm::layer_norm;
 use crate::ModelError;
 use crate::checkpoint::Weights;
 
+/// The smallest number that rounds to infinity in float16: half a unit above the largest, 65504.
+const F16_OVERFLOW: f32 = 65520.0;
+
 /// A place in the tree of tensor names, and how tensors found below it are stored.
 #[derive(Clone)]
 pub(crate) struct Loader<'a> {
@@ -46,8 +49,12 @@ impl<'a> Loader<'a> {
         self.device
     }
 
-    /// Stores the weight of a product: this loader's dtype and device.
+    /// Stores the weight of a product: this loader's dtype and device. Numbers that are too large for float16 are an
+    /// error: infinite weights would answer with NaN.
     pub(crate) fn store(&self, weight: &Tensor) -> Result<Tensor, ModelError> {
+        if self.dtype == DType::F16 && weight.abs()?.max_all()?.to_scalar::<f32>()? >= F16_OVERFLOW {
+            return Err(ModelError::Float16 { place: self.path.clone() });
+        }
         Ok(weight.to_dtype(self.dtype)?.to_device(self.device)?)
     }
 }

@@ -1,6 +1,6 @@
 //! The LingBot-Map network: weights and frames in, tensors out.
 //!
-//! A frame goes through [`Model::push`]: patch embedding, pairs of blocks over the key-value cache, camera head, dense
+//! A frame goes through [`Stream::push`]: patch embedding, pairs of blocks over the key-value cache, camera head, dense
 //! heads. Module names follow the tensor names of the checkpoint, so that a tensor leads to its code.
 
 mod aggregator;
@@ -25,7 +25,7 @@ pub use trace::Observer;
 use aggregator::Aggregator;
 use camera_head::CameraHead;
 use checkpoint::Weights;
-use config::{Config, StreamSettings};
+use config::Config;
 use dense_head::{DenseHead, ValueActivation};
 use layers::Loader;
 use patch_embed::PatchEmbed;
@@ -78,13 +78,5 @@ impl Model {
     /// Where it runs.
     pub fn device(&self) -> &Device {
         &self.device
-    }
-
-    /// The state of a new video.
-    ///
-    /// # Errors
-    /// Settings out of range.
-    pub fn stream(&self, settings: StreamSettings) -> Result<Stream, ModelError> {
-        Stream::new(self, settings)
     }
 }

@@ -45,7 +45,7 @@ impl PatchEmbed {
         let positions = positions.narrow(0, 1, config.pos_grid * config.pos_grid)?.flatten_all()?.to_vec1()?;
 
         let blocks = (0..config.vit_depth)
-            .map(|i| Block::load(&at.pp("blocks").pp(i), config.vit_heads, EPS, false))
+            .map(|i| Block::load(&at.pp("blocks").pp(i), config.vit_heads, EPS))
             .collect::<Result<_, _>>()?;
         let device = at.device();
         Ok(Self {

@@ -1,5 +1,7 @@
 //! The state of one video, and a frame's way through the network.
 
+use std::sync::Arc;
+
 use candle_core::{DType, IndexOp, Tensor};
 use periplus_cache::{CacheConfig, CacheStats, KvCache, Pass};
 use periplus_kernels::rotary::Rotary;
@@ -14,14 +16,12 @@ use crate::{Model, ModelError, Observer};
 ///
 /// Frames are counted in cached ones: the scale frames take 0.., each keyframe the next number.
 pub struct Stream {
-    settings: StreamSettings,
+    model: Arc<Model>,
     cache: KvCache,
     camera: CameraCache,
-    /// How many scale frames this stream began with; `None` before the first push.
+    /// How many scale frames this stream began with; `None` before they are accepted.
     scale_frames: Option<usize>,
     tables: Option<Tables>,
-    /// A frame has been run that may still be accepted.
-    candidate: bool,
 }
 
 /// What depends on the picture size alone.
@@ -47,7 +47,12 @@ pub struct Prediction {
 }
 
 impl Stream {
-    pub(crate) fn new(model: &Model, settings: StreamSettings) -> Result<Self, ModelError> {
+    /// The state of a new video, to be run through `model`.
+    ///
+    /// # Errors
+    /// Settings out of range.
+    pub fn new(model: Arc<Model>, settings: &StreamSettings) -> Result<Self, ModelError> {
+        settings.validate()?;
         let network = model.config();
         let cache = CacheConfig {
             window: settings.window,
@@ -56,27 +61,18 @@ impl Stream {
             special_tokens: network.num_special(),
         };
         let head_dim = network.embed_dim / network.num_heads;
-        if settings.camera_iterations == 0 {
-            return Err(ModelError::Setting { name: "camera iterations" });
-        }
         Ok(Self {
             cache: KvCache::new(cache, network.depth, network.num_heads, head_dim, model.dtype, &model.device)?,
             camera: model.camera_head.cache(settings.camera_iterations, &model.device)?,
-            settings,
+            model,
             scale_frames: None,
             tables: None,
-            candidate: false,
         })
     }
 
-    /// The settings it runs with.
-    pub fn settings(&self) -> &StreamSettings {
-        &self.settings
-    }
-
-    /// Cached frames so far: the time index that the next frame gets.
-    pub fn time(&self) -> usize {
-        self.cache.frames()
+    /// The network that it runs through.
+    pub fn model(&self) -> &Model {
+        &self.model
     }
 
     /// Frames, pages and bytes in use.
@@ -89,17 +85,46 @@ impl Stream {
         self.camera.bytes()
     }
 
-    /// Keeps the frame just pushed as a candidate, as it was written.
+    /// Runs frames `[frames, height, width, 3]` (bytes, RGB) through the network: all scale frames together at first, one
+    /// frame at a time after that.
+    ///
+    /// A keyframe sees the window that it will be part of; any other frame sees all that is cached, and itself (scale
+    /// frames see each other in full, whatever is said of them). Either leaves no trace unless [`Stream::accept`]
+    /// is called before the next push.
     ///
     /// # Errors
-    /// If the last push was no candidate, or has been accepted already.
-    pub fn accept(&mut self) -> Result<(), ModelError> {
-        if !self.candidate {
-            return Err(ModelError::NothingToAccept);
+    /// Frames of the wrong shape, size or number; a device that fails or has no memory left. The stream is then as it
+    /// was before.
+    pub fn push(&mut self, frames: &Tensor, keyframe: bool) -> Result<Prediction, ModelError> {
+        self.push_observed(frames, keyframe, None)
+    }
+
+    /// As [`Stream::push`], showing the tokens after each stage, and last the pose encodings, to `observer`.
+    ///
+    /// # Errors
+    /// As [`Stream::push`], and those of the observer.
+    pub fn push_observed(
+        &mut self,
+        frames: &Tensor,
+        keyframe: bool,
+        observer: Option<Observer<'_>>,
+    ) -> Result<Prediction, ModelError> {
+        self.abandon();
+        let prediction = self.run(frames, keyframe, &mut Trace(observer));
+        if prediction.is_err() {
+            self.abandon();
         }
+        prediction
+    }
+
+    /// Keeps the frames just pushed: later ones will see them.
+    ///
+    /// # Errors
+    /// If there are none to keep, or a device fails.
+    pub fn accept(&mut self) -> Result<(), ModelError> {
         self.cache.commit()?;
         self.camera.keep();
-        self.candidate = false;
+        self.scale_frames.get_or_insert(self.cache.frames());
         Ok(())
     }
 
@@ -108,115 +133,77 @@ impl Stream {
         self.cache.reset();
         self.camera.reset();
         self.scale_frames = None;
-        self.candidate = false;
     }
 
-    /// Takes back whatever the last push left open.
+    /// Takes back what the last push left open.
     fn abandon(&mut self) {
-        self.candidate = false;
         self.camera.discard();
         // An error only says that nothing is open.
         let _ = self.cache.rollback();
     }
-}
 
-impl Model {
-    /// Runs frames `[frames, height, width, 3]` (bytes, RGB) through the network: all scale frames together on the
-    /// first call, one frame at a time after that.
-    ///
-    /// A keyframe (the scale frames are) stays in the cache. Any other sees the cache and itself and leaves no trace,
-    /// unless [`Stream::accept`] is called before the next push.
-    ///
-    /// # Errors
-    /// Frames of the wrong shape, size or number; a device that fails or has no memory left. The stream is then as it was
-    /// before.
-    pub fn push(&self, stream: &mut Stream, frames: &Tensor, keyframe: bool) -> Result<Prediction, ModelError> {
-        self.push_observed(stream, frames, keyframe, None)
-    }
-
-    /// As [`Model::push`], showing the tokens after each stage to `observer`.
-    ///
-    /// # Errors
-    /// As [`Model::push`], and those of the observer.
-    pub fn push_observed(
-        &self,
-        stream: &mut Stream,
-        frames: &Tensor,
-        keyframe: bool,
-        observer: Option<Observer<'_>>,
-    ) -> Result<Prediction, ModelError> {
-        stream.abandon();
-        let result = self.run(stream, frames, keyframe, &mut Trace(observer));
-        match &result {
-            Ok(_) if stream.candidate => {}
-            Ok(_) => stream.camera.keep(),
-            Err(_) => stream.abandon(),
-        }
-        result
-    }
-
-    fn run(
-        &self,
-        stream: &mut Stream,
-        frames: &Tensor,
-        keyframe: bool,
-        trace: &mut Trace,
-    ) -> Result<Prediction, ModelError> {
-        let grid = self.grid(frames)?;
+    fn run(&mut self, frames: &Tensor, keyframe: bool, trace: &mut Trace) -> Result<Prediction, ModelError> {
+        let model = Arc::clone(&self.model);
+        let grid = model.grid(frames)?;
         let count = frames.dim(0)?;
-        let first = stream.scale_frames.is_none();
-        if !first && count != 1 {
-            return Err(ModelError::FrameCount(count));
-        }
-        self.prepare(stream, grid)?;
-        let Some(tables) = &stream.tables else {
-            return Err(candle_core::Error::Msg("the tables of the picture size are missing".into()).into());
+        let pass = match (self.scale_frames, keyframe) {
+            (None, _) => Pass::Scale(count),
+            (Some(_), _) if count != 1 => return Err(ModelError::FrameCount(count)),
+            (Some(_), true) => Pass::Keyframe,
+            (Some(_), false) => Pass::Candidate,
         };
-        let pass = match (first, keyframe) {
-            (true, _) => Pass::Scale(count),
-            (false, true) => Pass::Keyframe,
-            (false, false) => Pass::Candidate,
+        let time = self.cache.frames();
+        let scale_frames = self.scale_frames.unwrap_or(count);
+        let tables = match &mut self.tables {
+            Some(tables) if tables.grid == grid => tables,
+            Some(tables) if self.scale_frames.is_some() => return Err(model.other_size(tables.grid, grid)),
+            tables => tables.insert(Tables::new(&model, grid)?),
         };
-        let time = stream.cache.frames();
-        let tokens = self.config.num_special() + grid.patches();
 
         let x = {
             let _span = tracing::trace_span!("patch_embed").entered();
-            let patches = self.patch_embed.forward(&frames.to_device(&self.device)?, grid, &tables.positions)?;
+            let patches = model.patch_embed.forward(&frames.to_device(&model.device)?, grid, &tables.positions)?;
             trace.note(|| "patch_tokens".into(), &patches)?;
-            self.aggregator.tokens(&patches, time, stream.scale_frames.unwrap_or(count))?
+            model.aggregator.tokens(&patches, time, scale_frames)?
         };
-        stream.cache.begin(pass, tokens)?;
-        let across_frames = tables.across_frames.at(time, count, &self.device)?;
-        let taps = self.aggregator.forward(&x, &tables.within_frame, &across_frames, &mut stream.cache, trace)?;
+        self.cache.begin(pass, x.dim(1)?)?;
+        let across_frames = tables.across_frames.at(time, count, &model.device)?;
+        let taps = model.aggregator.forward(&x, &tables.within_frame, &across_frames, &mut self.cache, trace)?;
         let pose_enc = {
             let _span = tracing::trace_span!("camera_head").entered();
             let last = taps.last().ok_or_else(|| candle_core::Error::Msg("the aggregator has no taps".into()))?;
-            self.camera_head.forward(&last.i((.., 0))?.contiguous()?, &mut stream.camera)?
+            model.camera_head.forward(&last.i((.., 0))?.contiguous()?, &mut self.camera)?
         };
+        trace.note(|| "pose_enc".into(), &pose_enc)?;
         let (depth, depth_conf) = {
             let _span = tracing::trace_span!("depth_head").entered();
-            self.depth_head.forward(&taps, grid)?
+            model.depth_head.forward(&taps, grid)?
         };
-        let world_points = match &self.point_head {
+        let world_points = match &model.point_head {
             Some(head) => {
                 let _span = tracing::trace_span!("point_head").entered();
                 Some(head.forward(&taps, grid)?)
             }
             None => None,
         };
-        let prediction = Prediction { pose_enc, depth: depth.squeeze(3)?, depth_conf, world_points };
-        if pass == Pass::Candidate {
-            stream.candidate = true;
-        } else {
-            stream.cache.commit()?;
-        }
-        if first {
-            stream.scale_frames = Some(count);
-        }
-        Ok(prediction)
+        Ok(Prediction { pose_enc, depth: depth.squeeze(3)?, depth_conf, world_points })
     }
+}
 
+impl Tables {
+    fn new(model: &Model, grid: Grid) -> Result<Self, ModelError> {
+        let special = model.config.num_special();
+        let head_dim = model.config.embed_dim / model.config.num_heads;
+        Ok(Self {
+            grid,
+            positions: model.patch_embed.positions(grid)?,
+            within_frame: rotary_2d(grid, special, head_dim, &model.device)?,
+            across_frames: Rotary3d::new(grid, special),
+        })
+    }
+}
+
+impl Model {
     /// The grid of patches of `frames`.
     fn grid(&self, frames: &Tensor) -> Result<Grid, ModelError> {
         let patch = self.config.patch_size;
@@ -235,26 +222,9 @@ impl Model {
         }
     }
 
-    /// Makes the tables for `grid`, unless they are there.
-    fn prepare(&self, stream: &mut Stream, grid: Grid) -> Result<(), ModelError> {
-        match &stream.tables {
-            Some(tables) if tables.grid == grid => return Ok(()),
-            Some(tables) if stream.scale_frames.is_some() => {
-                let size = |grid: Grid| {
-                    format!("{} x {}", grid.cols * self.config.patch_size, grid.rows * self.config.patch_size)
-                };
-                return Err(ModelError::FrameSize { expected: size(tables.grid), found: size(grid) });
-            }
-            _ => {}
-        }
-        let special = self.config.num_special();
-        let head_dim = self.config.embed_dim / self.config.num_heads;
-        stream.tables = Some(Tables {
-            grid,
-            positions: self.patch_embed.positions(grid)?,
-            within_frame: rotary_2d(grid, special, head_dim, &self.device)?,
-            across_frames: Rotary3d::new(grid, special),
-        });
-        Ok(())
+    fn other_size(&self, expected: Grid, found: Grid) -> ModelError {
+        let patch = self.config.patch_size;
+        let size = |grid: Grid| format!("{} x {}", grid.cols * patch, grid.rows * patch);
+        ModelError::FrameSize { expected: size(expected), found: size(found) }
     }
 }

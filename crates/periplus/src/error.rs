@@ -42,11 +42,8 @@ pub enum EngineError {
         height: usize,
     },
     /// A setting of the session that cannot be.
-    #[error("{name} must be at least 1")]
-    Setting {
-        /// Its name.
-        name: &'static str,
-    },
+    #[error("{0}")]
+    Setting(&'static str),
     /// The network answered in a shape that it never should.
     #[error("the network's answer has an unexpected shape: {0}")]
     Answer(String),

@@ -25,37 +25,48 @@ pub enum Keyframes {
     },
 }
 
+impl Keyframes {
+    /// # Errors
+    /// The name of what cannot be.
+    pub(crate) fn check(self) -> Result<(), &'static str> {
+        match self {
+            Self::Every(0) => Err("the keyframe interval must be at least 1"),
+            Self::ByMotion { max_gap: 0, .. } => Err("the largest gap between keyframes must be at least 1"),
+            Self::ByMotion { pixels, .. } if pixels.is_nan() => Err("the motion between keyframes must be a number"),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// What the rule needs to know of the frames so far.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct KeyframeHistory {
     /// Frames since the scale frames.
     streamed: usize,
     /// Frames since the last kept one.
     since_kept: usize,
-    kept_pose: Option<PoseEncoding>,
+    kept_pose: PoseEncoding,
 }
 
 impl KeyframeHistory {
     /// Starts after scale frames of which `last` is the latest.
     pub(crate) fn after_scale_frames(last: PoseEncoding) -> Self {
-        Self { streamed: 0, since_kept: 0, kept_pose: Some(last) }
+        Self { streamed: 0, since_kept: 0, kept_pose: last }
     }
 
-    /// Whether the next frame stays, if that can be told before it has run.
-    pub(crate) fn known(&self, rule: Keyframes) -> Option<bool> {
-        match rule {
-            Keyframes::Every(interval) => Some(self.streamed.is_multiple_of(interval.max(1))),
-            Keyframes::ByMotion { .. } => None,
-        }
+    /// Whether the next frame is known to stay before it has run. The window then moves before it looks.
+    pub(crate) fn foreseen(&self, rule: Keyframes) -> bool {
+        matches!(rule, Keyframes::Every(interval) if self.streamed.is_multiple_of(interval))
     }
 
     /// Whether the frame that has just run stays.
     pub(crate) fn decide(&self, rule: Keyframes, pose: &PoseEncoding, depth: &Raster<f32>) -> bool {
         match rule {
-            Keyframes::Every(interval) => self.streamed.is_multiple_of(interval.max(1)),
+            Keyframes::Every(_) => self.foreseen(rule),
             Keyframes::ByMotion { pixels, max_gap } => {
-                let moved = |kept| displacement(pose, depth, kept) > pixels;
-                self.streamed == 0 || self.since_kept + 1 >= max_gap || self.kept_pose.as_ref().is_none_or(moved)
+                self.streamed == 0
+                    || self.since_kept + 1 >= max_gap
+                    || displacement(pose, depth, &self.kept_pose) > pixels
             }
         }
     }
@@ -65,7 +76,7 @@ impl KeyframeHistory {
         self.streamed += 1;
         if kept {
             self.since_kept = 0;
-            self.kept_pose = Some(pose);
+            self.kept_pose = pose;
         } else {
             self.since_kept += 1;
         }
@@ -83,10 +94,10 @@ mod tests {
 
     #[test]
     fn every_third_frame_from_the_first() {
-        let mut history = KeyframeHistory::default();
+        let mut history = KeyframeHistory::after_scale_frames(PoseEncoding([0.0; 9]));
         let kept: Vec<bool> = (0..7)
             .map(|_| {
-                let kept = history.known(Keyframes::Every(3)).unwrap();
+                let kept = history.foreseen(Keyframes::Every(3));
                 history.record(kept, PoseEncoding([0.0; 9]));
                 kept
             })

@@ -30,7 +30,7 @@ mod keyframes;
 mod session;
 
 pub use candle_core::{DType, Device};
-pub use periplus_cache::Retention;
+pub use periplus_cache::{Error as CacheError, Retention};
 pub use periplus_export as export;
 pub use periplus_frames as frames;
 pub use periplus_frames::Frame;
@@ -38,7 +38,7 @@ pub use periplus_geometry as geometry;
 pub use periplus_geometry::{FrameOutput, Intrinsics, PoseEncoding, Raster, Viewport, WorldPoints};
 pub use periplus_model::checkpoint::Weights;
 pub use periplus_model::config::{Config, StreamSettings};
-pub use periplus_model::{checkpoint, config};
+pub use periplus_model::{Model, ModelError, Prediction, Stream, checkpoint, config};
 
 pub use engine::Engine;
 pub use error::EngineError;

@@ -47,31 +47,29 @@ pub struct SessionStats {
 
 /// The state of one video. Make it with [`crate::Engine::session`].
 pub struct Session {
-    model: Arc<Model>,
     stream: Stream,
     config: SessionConfig,
-    /// Scale frames that have come so far, until they go in together.
-    waiting: Vec<Frame>,
-    history: Option<KeyframeHistory>,
-    /// Width and height of the frames answered.
-    size: Option<(usize, usize)>,
+    phase: Phase,
     answered: usize,
+}
+
+/// Where in its video a session is.
+enum Phase {
+    /// Scale frames that have come so far; they go in together.
+    Waiting(Vec<Frame>),
+    /// They have been answered.
+    Streaming {
+        /// Width and height of all frames.
+        size: (usize, usize),
+        history: KeyframeHistory,
+    },
 }
 
 impl Session {
     pub(crate) fn new(model: Arc<Model>, config: SessionConfig) -> Result<Self, EngineError> {
-        if config.stream.scale_frames == 0 {
-            return Err(EngineError::Setting { name: "the number of scale frames" });
-        }
-        match config.keyframes {
-            Keyframes::Every(0) => return Err(EngineError::Setting { name: "the keyframe interval" }),
-            Keyframes::ByMotion { max_gap: 0, .. } => {
-                return Err(EngineError::Setting { name: "the largest gap between keyframes" });
-            }
-            _ => {}
-        }
-        let stream = model.stream(config.stream.clone())?;
-        Ok(Self { model, stream, config, waiting: Vec::new(), history: None, size: None, answered: 0 })
+        config.keyframes.check().map_err(EngineError::Setting)?;
+        let stream = Stream::new(model, &config.stream)?;
+        Ok(Self { stream, config, phase: Phase::Waiting(Vec::new()), answered: 0 })
     }
 
     /// Takes the next frame. Returns nothing until the scale frames are complete, then all of them, then one answer
@@ -82,16 +80,17 @@ impl Session {
     /// is then dropped and the session is as it was before.
     pub fn push(&mut self, frame: Frame) -> Result<Vec<FrameOutput>, EngineError> {
         self.check(&frame)?;
-        if self.history.is_some() {
-            return Ok(vec![self.streamed(&frame)?]);
-        }
-        self.waiting.push(frame);
-        if self.waiting.len() < self.config.stream.scale_frames {
+        let waiting = match &mut self.phase {
+            Phase::Waiting(waiting) => waiting,
+            Phase::Streaming { .. } => return Ok(vec![self.streamed(&frame)?]),
+        };
+        waiting.push(frame);
+        if waiting.len() < self.config.stream.scale_frames {
             return Ok(Vec::new());
         }
         let answered = self.scale_pass();
-        if answered.is_err() {
-            self.waiting.pop();
+        if let (Err(_), Phase::Waiting(waiting)) = (&answered, &mut self.phase) {
+            waiting.pop();
         }
         answered
     }
@@ -101,15 +100,13 @@ impl Session {
     /// # Errors
     /// A device that fails.
     pub fn finish(&mut self) -> Result<Vec<FrameOutput>, EngineError> {
-        if self.waiting.is_empty() { Ok(Vec::new()) } else { self.scale_pass() }
+        self.scale_pass()
     }
 
     /// Forgets the clip and keeps the memory. The next clip may have another size.
     pub fn reset(&mut self) {
         self.stream.reset();
-        self.waiting.clear();
-        self.history = None;
-        self.size = None;
+        self.phase = Phase::Waiting(Vec::new());
         self.answered = 0;
     }
 
@@ -133,12 +130,17 @@ impl Session {
 
     /// Checks what the network would refuse, before the frame waits with others.
     fn check(&self, frame: &Frame) -> Result<(), EngineError> {
-        let (index, patch) = (self.answered + self.waiting.len(), self.model.config().patch_size);
+        let patch = self.stream.model().config().patch_size;
         let (width, height) = size(frame);
+        let (waiting, expected) = match &self.phase {
+            Phase::Waiting(frames) => (frames.len(), frames.first().map(size)),
+            Phase::Streaming { size, .. } => (0, Some(*size)),
+        };
+        let index = self.answered + waiting;
         if width == 0 || height == 0 || width % patch != 0 || height % patch != 0 {
             return Err(EngineError::Patches { index, width, height, patch });
         }
-        match self.waiting.first().map(size).or(self.size) {
+        match expected {
             Some((expected_width, expected_height)) if (expected_width, expected_height) != (width, height) => {
                 Err(EngineError::FrameSize { index, expected_width, expected_height, width, height })
             }
@@ -146,32 +148,43 @@ impl Session {
         }
     }
 
+    /// Answers the frames that wait, if any do. They are accepted once their answers have been read, so that an error on
+    /// the way leaves no trace.
     fn scale_pass(&mut self) -> Result<Vec<FrameOutput>, EngineError> {
+        let frames = match &self.phase {
+            Phase::Waiting(frames) if !frames.is_empty() => frames,
+            _ => return Ok(Vec::new()),
+        };
         let started = Instant::now();
-        let pixels = self.waiting.iter().map(|frame| pixels(&self.model, frame)).collect::<Result<Vec<_>, _>>()?;
-        let prediction = Host::read(&self.model.push(&mut self.stream, &Tensor::cat(&pixels, 0)?, true)?)?;
-        let elapsed = started.elapsed() / u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
-        let outputs = (0..self.waiting.len())
-            .map(|i| prediction.output(i, &self.waiting[i], self.answered + i, true, elapsed))
+        let tensors = frames.iter().map(|frame| pixels(self.stream.model(), frame)).collect::<Result<Vec<_>, _>>()?;
+        let prediction = Host::read(&self.stream.push(&Tensor::cat(&tensors, 0)?, true)?)?;
+        let elapsed = started.elapsed() / u32::try_from(frames.len()).unwrap_or(u32::MAX);
+        let outputs = frames
+            .iter()
+            .enumerate()
+            .map(|(i, frame)| prediction.output(i, frame, self.answered + i, true, elapsed))
             .collect::<Result<Vec<_>, _>>()?;
-        self.size = self.waiting.first().map(size);
-        self.waiting.clear();
+        self.stream.accept()?;
         self.answered += outputs.len();
-        self.history = outputs.last().map(|last| KeyframeHistory::after_scale_frames(last.pose_encoding));
+        if let (Some(frame), Some(output)) = (frames.last(), outputs.last()) {
+            let history = KeyframeHistory::after_scale_frames(output.pose_encoding);
+            self.phase = Phase::Streaming { size: size(frame), history };
+        }
         Ok(outputs)
     }
 
     fn streamed(&mut self, frame: &Frame) -> Result<FrameOutput, EngineError> {
+        let Phase::Streaming { history, .. } = &mut self.phase else {
+            return Err(EngineError::Answer("a frame was streamed before the scale frames".into()));
+        };
         let started = Instant::now();
         let rule = self.config.keyframes;
-        let history = self.history.get_or_insert_default();
-        let known = history.known(rule);
-        let pixels = pixels(&self.model, frame)?;
-        let prediction = Host::read(&self.model.push(&mut self.stream, &pixels, known.unwrap_or(false))?)?;
-        let mut output = prediction.output(0, frame, self.answered, known.unwrap_or(false), Duration::ZERO)?;
-        if known.is_none() && history.decide(rule, &output.pose_encoding, &output.depth) {
+        let tensor = pixels(self.stream.model(), frame)?;
+        let prediction = Host::read(&self.stream.push(&tensor, history.foreseen(rule))?)?;
+        let mut output = prediction.output(0, frame, self.answered, false, Duration::ZERO)?;
+        output.keyframe = history.decide(rule, &output.pose_encoding, &output.depth);
+        if output.keyframe {
             self.stream.accept()?;
-            output.keyframe = true;
         }
         history.record(output.keyframe, output.pose_encoding);
         self.answered += 1;

@@ -162,8 +162,10 @@ fn settings_that_cannot_be_are_refused() {
         with(|c| c.stream.window = 0),
         with(|c| c.stream.camera_iterations = 0),
         with(|c| c.keyframes = Keyframes::Every(0)),
+        with(|c| c.stream.camera_iterations = usize::MAX),
         with(|c| c.keyframes = Keyframes::ByMotion { pixels: 1.0, max_gap: 0 }),
+        with(|c| c.keyframes = Keyframes::ByMotion { pixels: f64::NAN, max_gap: 1 }),
     ] {
-        assert!(refused.unwrap().contains("at least 1"));
+        assert!(refused.unwrap().contains("must"));
     }
 }
