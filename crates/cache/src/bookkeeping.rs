@@ -37,7 +37,15 @@ pub struct CacheConfig {
 }
 
 impl CacheConfig {
-    fn retained_rows(&self) -> usize {
+    /// The most frame pages that a clip with so many scale frames ever uses at once.
+    pub fn most_frame_pages(&self, scale_frames: usize) -> usize {
+        // A frame that leaves keeps its page until the frame that pushed it out is committed.
+        let moving = self.window.saturating_add(1);
+        if self.pin_scale_frames { moving.saturating_add(scale_frames) } else { moving.max(scale_frames) }
+    }
+
+    /// Rows that stay visible of a frame that left the window.
+    pub fn retained_rows(&self) -> usize {
         match self.retention {
             Retention::All => self.special_tokens,
             Retention::Camera => self.special_tokens.min(1),
@@ -162,10 +170,7 @@ impl Pages {
 
     /// The most frame pages that this clip, or the one that `pass` starts, can ever use at once.
     pub(crate) fn most_frame_pages(&self, pass: Pass) -> usize {
-        let scale_frames = if let Pass::Scale(count) = pass { count } else { self.scale_frames };
-        // A frame that leaves keeps its page until the frame that pushed it out is committed.
-        let moving = self.config.window.saturating_add(1);
-        if self.config.pin_scale_frames { moving.saturating_add(scale_frames) } else { moving.max(scale_frames) }
+        self.config.most_frame_pages(if let Pass::Scale(count) = pass { count } else { self.scale_frames })
     }
 
     /// Plans a pass of frames of `page_size` tokens; nothing changes yet.

@@ -8,12 +8,12 @@ use periplus::checkpoint::FloatType;
 
 use crate::console;
 use crate::failure::Failure;
-use crate::options::{Float, PictureSize, StreamOptions, open_weights, trained_size};
+use crate::options::{Float, PictureSize, StreamOptions, open_any_weights, trained_size};
 
 /// Show a checkpoint's architecture, its size, and the memory that a stream with it needs
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The checkpoint: a safetensors file, or "demo" for the bundled one
+    /// The checkpoint: a safetensors or PyTorch (.pt) file, or "demo" for the bundled one
     #[arg(value_name = "FILE|demo")]
     weights: PathBuf,
     /// The network's configuration (JSON), for a checkpoint that does not carry its own
@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let weights = open_weights(&arguments.weights, arguments.config.as_deref())?;
+    let weights = open_any_weights(&arguments.weights, arguments.config.as_deref())?;
     let config = Config { stream: arguments.stream.over(&weights.config().stream)?, ..weights.config().clone() };
     let side = trained_size(&config);
     let picture = arguments.picture.unwrap_or(PictureSize { width: side, height: side });
@@ -79,18 +79,29 @@ fn architecture(config: &Config) -> String {
 fn memory(config: &Config, picture: PictureSize, float: FloatType) -> String {
     let (width, height) = (picture.width as usize, picture.height as usize);
     let stream = &config.stream;
+    let page = config.page_bytes(height, width, float.size());
+    let pages = config.most_frame_pages();
+    let special = match config.special_bytes_per_frame(float.size()) {
+        0 => "none, as nothing is kept of keyframes that leave the window".into(),
+        bytes => format!(
+            "{} for every keyframe that leaves the window, in pages of {}: one at first, twice as many when all are full",
+            size(bytes),
+            size(page)
+        ),
+    };
     format!(
         "\n\
          A stream of {width} x {height} pixels in {float}, {} scale frames, window {}, {} camera iterations:\n\
          Weights              {}\n\
-         Frames in full       {}\n\
-         Every frame kept     {} more once it has left the window, {} in the camera head",
+         Frames in full       {} at most: {pages} pages of {}\n\
+         Special tokens       {special}\n\
+         Camera head          {} for every keyframe, in room that doubles when it is full",
         stream.scale_frames,
         stream.window,
         stream.camera_iterations,
-        size(config.parameters().saturating_mul(float.size() as u64)),
-        size(config.frame_pool_bytes(height, width, float.size())),
-        size(config.special_bytes_per_frame(float.size())),
+        size(config.weight_bytes(float.size())),
+        size(page.saturating_mul(pages as u64)),
+        size(page),
         size(config.camera_bytes_per_frame(FloatType::F32.size())),
     )
 }
@@ -112,10 +123,13 @@ mod tests {
     fn the_published_network_needs_what_it_is_known_to_need() {
         let config = Config::full();
         let text = memory(&config, PictureSize { width: 518, height: 378 }, FloatType::Bf16);
+        // The products of the trunk, 906.57 M numbers, at 2 bytes each, the other 251.37 M at 4.
+        assert!(text.contains("Weights              2.63 GiB"), "{text}");
         // 2 (key, value) x 24 layers x 1024 channels x 2 bytes = 96 KiB a token; 1005 tokens a frame, 8 + 64 + 1 frames.
-        assert!(text.contains("Weights              2.16 GiB"), "{text}");
-        assert!(text.contains("Frames in full       6.72 GiB"), "{text}");
-        assert!(text.contains("576.00 KiB more"), "{text}");
+        assert!(text.contains("Frames in full       6.72 GiB at most: 73 pages of 94.22 MiB"), "{text}");
+        assert!(text.contains("576.00 KiB for every keyframe that leaves the window, in pages of 94.22 MiB"), "{text}");
+        // 4 passes x 4 blocks x 2 x 2048 channels x 4 bytes.
+        assert!(text.contains("Camera head          256.00 KiB for every keyframe"), "{text}");
         assert!(architecture(&config).contains("trained on 518 x 518"));
         assert_eq!(millions(config.parameters()), "1157.94 M");
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use periplus::checkpoint::FloatType;
+use periplus::checkpoint::{CheckpointError, FloatType};
 use periplus::{Config, Device, Retention, StreamSettings, Weights};
 
 use crate::failure::Failure;
@@ -27,9 +27,22 @@ pub(crate) struct WeightsOptions {
     pub(crate) config: Option<PathBuf>,
 }
 
-/// Opens a checkpoint and says once what is odd about it.
+/// Opens a checkpoint to stream with, and says once what is odd about it.
 pub(crate) fn open_weights(weights: &Path, config: Option<&Path>) -> Result<Weights, Failure> {
-    let weights = if is_demo(weights) { demo::weights(config)? } else { Weights::open(weights, config)? };
+    open_by(Weights::open, weights, config)
+}
+
+/// Opens a checkpoint to look at, a PyTorch file too, and says once what is odd about it.
+pub(crate) fn open_any_weights(weights: &Path, config: Option<&Path>) -> Result<Weights, Failure> {
+    open_by(Weights::open_any, weights, config)
+}
+
+fn open_by(
+    open: fn(&Path, Option<&Path>) -> Result<Weights, CheckpointError>,
+    weights: &Path,
+    config: Option<&Path>,
+) -> Result<Weights, Failure> {
+    let weights = if is_demo(weights) { demo::weights(config)? } else { open(weights, config)? };
     mention_unexpected(&weights);
     Ok(weights)
 }
@@ -48,10 +61,7 @@ pub(crate) fn mention_unexpected(weights: &Weights) {
 
 /// The network that a configuration file describes, or the published one.
 pub(crate) fn network(config: Option<&Path>) -> Result<Config, Failure> {
-    let Some(path) = config else { return Ok(Config::full()) };
-    let named = |error: &dyn std::error::Error| Failure::Failed(format!("{}: {error}", path.display()));
-    let text = std::fs::read_to_string(path).map_err(|error| named(&error))?;
-    Config::from_json(&text).map_err(|error| named(&error))
+    Ok(config.map(Config::read).transpose()?.unwrap_or_else(Config::full))
 }
 
 /// Whether the word on the command line names the bundled checkpoint.

@@ -83,8 +83,9 @@ pub(crate) fn show_loading(weights: Weights) -> Weights {
         return weights;
     }
     let style = ProgressStyle::with_template("{bar:30} {bytes}/{total_bytes} of weights  {eta} left");
-    let bar = ProgressBar::new(weights.bytes()).with_style(style.expect("the template is well formed"));
+    let bar = ProgressBar::no_length().with_style(style.expect("the template is well formed"));
     weights.with_progress(move |done, total| {
+        bar.set_length(total);
         bar.set_position(done);
         if done >= total {
             bar.finish_and_clear();

@@ -53,8 +53,8 @@ enum Format {
 /// All the places where one run's answers go.
 pub(crate) struct Sinks {
     files: Vec<Box<dyn Sink>>,
-    /// Objects on standard output.
-    lines: Option<JsonLines<io::Stdout>>,
+    /// Objects on standard output, as long as there is a reader.
+    lines: Option<Box<dyn Sink>>,
 }
 
 impl Sinks {
@@ -78,7 +78,8 @@ impl Sinks {
                 });
             }
         }
-        let lines = options.json.then(|| JsonLines::new(io::stdout(), "standard output"));
+        let lines = || Box::new(JsonLines::new(io::stdout(), "standard output")) as Box<dyn Sink>;
+        let lines = options.json.then(lines);
         Ok(Self { files, lines })
     }
 
@@ -87,16 +88,19 @@ impl Sinks {
             file.write(output)?;
         }
         match self.lines.as_mut().map_or(Ok(()), |lines| lines.write(output)) {
-            Err(ExportError::Closed { .. }) => Err(Failure::OutputClosed),
-            written => Ok(written?),
+            Err(ExportError::Closed { .. }) if self.files.is_empty() => return Err(Failure::OutputClosed),
+            // The files are for somebody else.
+            Err(ExportError::Closed { .. }) => self.lines = None,
+            written => written?,
         }
+        Ok(())
     }
 
     /// Completes the files, those that still can be after an error too, and tells what was written.
     pub(crate) fn finish(self) -> (Vec<String>, Result<(), Failure>) {
         let (mut written, mut result) = (Vec::new(), Ok(()));
-        for file in self.files {
-            match file.finish() {
+        for sink in self.files.into_iter().chain(self.lines) {
+            match sink.finish() {
                 Ok(summary) => written.push(summary.to_string()),
                 Err(error) => result = result.and(Err(error.into())),
             }

@@ -103,6 +103,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let weights = open_weights(weights_path, arguments.weights.config.as_deref())?;
     let preprocess = arguments.clip.preprocess(weights.config())?;
     let source = arguments.clip.open(arguments.frames.as_deref(), preprocess)?;
+    // From here on there are unfinished files, which only a run that ends in order takes away.
+    let interrupted = on_interrupt()?;
     let sinks = Sinks::open(&arguments.sinks)?;
     if is_demo(weights_path) && arguments.frames.is_some() {
         console::line(demo::LIMITS);
@@ -117,7 +119,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     drop(weights);
     let session = engine.session(SessionConfig { stream, keyframes: Keyframes::Every(interval) })?;
 
-    let interrupted = on_interrupt()?;
     let mut run = Run {
         progress: Progress::start(source.len_hint(), arguments.quiet || arguments.sinks.on_terminal()),
         source,
@@ -157,12 +158,13 @@ struct Run {
 impl Run {
     /// Answers frame after frame until the clip ends or something else does.
     fn stream(&mut self, interrupted: &AtomicBool) -> Result<(), Failure> {
-        while let Some(frame) = self.source.next() {
-            let outputs = self.session.push(frame?)?;
-            self.deliver(&outputs)?;
+        loop {
             if interrupted.load(Ordering::Relaxed) {
                 return Err(Failure::Interrupted);
             }
+            let Some(frame) = self.source.next() else { break };
+            let outputs = self.session.push(frame?)?;
+            self.deliver(&outputs)?;
         }
         let outputs = self.session.finish()?;
         self.deliver(&outputs)?;

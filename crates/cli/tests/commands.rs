@@ -4,6 +4,7 @@ mod common;
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use common::{Scratch, TINY, periplus, run, stream};
 use serde_json::Value;
@@ -62,6 +63,29 @@ fn a_converted_checkpoint_streams() {
     assert!(ended.stderr.contains("f16"), "{}", ended.stderr);
     let ended = run(stream(&scratch.pictures("clip", 4), &weights).args(["--json", "--scale-frames", "2"]));
     assert_eq!((ended.code, ended.stdout.lines().count()), (0, 4), "{}", ended.stderr);
+}
+
+#[test]
+fn inspect_looks_into_a_pytorch_checkpoint() {
+    let ended = run(periplus().arg("inspect").arg(pytorch_checkpoint()));
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    for said in ["0.86 M", "in f16", "70 x 70"] {
+        assert!(ended.stdout.contains(said), "{said:?} is not in {}", ended.stdout);
+    }
+}
+
+#[test]
+fn a_configuration_that_cannot_be_read_is_named_by_all_commands_alike() {
+    let scratch = Scratch::new();
+    let weights = scratch.tiny_weights();
+    let lost = scratch.path("lost.json");
+    let wrong = scratch.write("wrong.json", r#"{"depth": 0}"#);
+    for (config, words) in [(&lost, "cannot read "), (&wrong, "`depth` is 0")] {
+        let complaint = |command: &mut Command| run(command.arg("--config").arg(config)).stderr;
+        let said = complaint(periplus().arg("inspect").arg(&weights));
+        assert!(said.contains(words) && said.contains(config.to_str().unwrap()), "{said}");
+        assert_eq!(complaint(periplus().arg("synth").arg(scratch.path("new.safetensors"))), said);
+    }
 }
 
 #[test]

@@ -130,7 +130,7 @@ fn assert_finished(out: &Path, frames: usize) {
     assert!(contents(".ply").starts_with(b"ply\n"));
     let all = names(out).into_iter().chain(names(&out.join("npz")));
     for name in all {
-        assert!(!name.starts_with('.') && !name.ends_with("tmp") && !name.ends_with("partial"), "{name} is left over");
+        assert!(!name.contains(".part"), "{name} is left over");
     }
 }
 
@@ -157,6 +157,41 @@ fn ctrl_c_ends_the_run_in_order() {
     assert!((5..250).contains(&frames), "{frames} frames were answered");
     assert!(said.contains(&format!("{frames} frames")), "{said}");
     assert_finished(&out, frames);
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_before_the_first_frame_leaves_no_unfinished_files() {
+    let scratch = Scratch::new();
+    let out = scratch.path("out");
+    let mut command = stream(&scratch.pictures("clip", 100), Path::new("demo"));
+    command.args(["--image-size", "70", "--quiet", "--save", "tum,jsonl", "--out"]).arg(&out);
+    let mut child = command.spawn().unwrap();
+    // An unfinished file is there, and the weights are yet to be loaded.
+    let started = Instant::now();
+    let unfinished = || names(&out).into_iter().filter(|name| name.contains(".part")).collect::<Vec<_>>();
+    while !out.exists() || unfinished().is_empty() {
+        assert!(started.elapsed() < Duration::from_secs(90) && child.try_wait().unwrap().is_none());
+    }
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(unfinished(), [""; 0]);
+}
+
+#[test]
+fn files_are_written_on_when_nobody_reads_the_objects_any_more() {
+    let scratch = Scratch::new();
+    let out = scratch.path("out");
+    let mut command = stream(&scratch.pictures("clip", 60), &scratch.tiny_weights());
+    command.args(["--json", "--save", "npz,tum,ply,jsonl", "--out"]).arg(&out);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut first = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    assert!(first.starts_with('{'));
+    let ended = common::Ended::from(child.wait_with_output().unwrap());
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert!(ended.stderr.contains("60 frames"), "{}", ended.stderr);
+    assert_finished(&out, 60);
 }
 
 #[test]

@@ -2,8 +2,10 @@
 
 mod memory;
 
-use periplus_cache::Retention;
+use crate::checkpoint::CheckpointError;
+use periplus_cache::{CacheConfig, Retention};
 use serde::{Deserialize, Deserializer, Serialize};
+use std::path::Path;
 
 /// Width of an aggregator head. The 3-D rotary embedding splits it into 20 + 22 + 22 channels.
 pub const HEAD_DIM: usize = 64;
@@ -192,6 +194,17 @@ impl Config {
         Ok(config)
     }
 
+    /// Reads and validates a configuration file.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Read`] for a file that cannot be read, [`CheckpointError::Config`] for what
+    /// [`Config::from_json`] says of its contents.
+    pub fn read(path: &Path) -> Result<Self, CheckpointError> {
+        let text = std::fs::read_to_string(path);
+        let text = text.map_err(|source| CheckpointError::Read { path: path.into(), source })?;
+        Self::from_json(&text).map_err(|source| CheckpointError::Config { path: path.into(), source })
+    }
+
     /// The configuration as one line of JSON, as checkpoints carry it.
     ///
     /// # Panics
@@ -265,6 +278,16 @@ impl Config {
 }
 
 impl StreamSettings {
+    /// What the cache of such a stream keeps of frames with so many special tokens.
+    pub(crate) fn cache(&self, special_tokens: usize) -> CacheConfig {
+        CacheConfig {
+            window: self.window,
+            retention: self.keep_special,
+            pin_scale_frames: self.include_scale_frames,
+            special_tokens,
+        }
+    }
+
     /// Checks that such a stream can exist.
     ///
     /// # Errors

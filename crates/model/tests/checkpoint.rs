@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // Of helpers too, not of tests only.
 
+use candle_core::{DType, Device};
 use half::{bf16, f16};
+use periplus_model::Model;
 use periplus_model::checkpoint::{CheckpointError, FloatType, Weights, tensor_shapes};
 use periplus_model::config::{Config, StreamSettings};
 use proptest::prelude::*;
@@ -11,8 +13,7 @@ use safetensors::tensor::TensorView;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use tempfile::TempDir;
 
 /// The smallest network there can be, or nearly so.
@@ -146,17 +147,30 @@ fn numbers_too_large_for_a_half_stop_the_writing() {
 }
 
 #[test]
-fn progress_rises_to_the_total() {
-    let seen = Arc::new(AtomicU64::new(0));
-    let inner = Arc::clone(&seen);
-    let weights = Weights::synthetic(micro(), 0).unwrap().with_progress(move |done, total| {
-        assert!(inner.swap(done, Ordering::Relaxed) < done && done <= total);
-        assert_eq!(total, 4 * micro().parameters());
-    });
-    for name in tensor_shapes(&micro()).keys() {
-        weights.get(name).unwrap();
-    }
-    assert_eq!(seen.load(Ordering::Relaxed), weights.bytes());
+fn progress_ends_at_the_total_when_the_network_is_loaded() {
+    let config = Config { point_head: true, ..micro() };
+    let reports = Arc::new(Mutex::new(Vec::new()));
+    let inner = Arc::clone(&reports);
+    let weights = Weights::synthetic(config.clone(), 0).unwrap();
+    let weights = weights.with_progress(move |done, total| inner.lock().unwrap().push((done, total)));
+    Model::load(&weights, DType::F32, &Device::Cpu).unwrap();
+    // Once more: all has been read, so there is nothing to tell.
+    Model::load(&weights, DType::BF16, &Device::Cpu).unwrap();
+    let reports = reports.lock().unwrap();
+    assert!(reports.is_sorted_by(|before, after| before.0 < after.0));
+    assert!(reports.iter().all(|report| report.1 == config.weight_bytes(4)));
+    assert_eq!(reports.last(), Some(&(config.weight_bytes(4), config.weight_bytes(4))));
+}
+
+#[test]
+fn progress_ends_at_the_total_when_a_file_is_written() {
+    let folder = Folder::new();
+    let last = Arc::new(Mutex::new((0, 0)));
+    let inner = Arc::clone(&last);
+    let weights = Weights::synthetic(micro(), 0).unwrap();
+    let weights = weights.with_progress(move |done, total| *inner.lock().unwrap() = (done, total));
+    weights.write(&folder.path("weights.safetensors"), FloatType::F16).unwrap();
+    assert_eq!(*last.lock().unwrap(), (micro().weight_bytes(4), micro().weight_bytes(4)));
 }
 
 #[test]

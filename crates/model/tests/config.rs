@@ -55,8 +55,20 @@ fn memory_follows_from_the_sizes() {
     let full = Config::full();
     // 24 layers, keys and values, 1024 numbers of 2 bytes.
     assert_eq!(full.token_bytes(2), 24 * 2 * 1024 * 2);
-    // 37 x 27 patches and 6 special tokens; 8 scale frames, 64 in the window, 1 under way.
-    assert_eq!(full.frame_pool_bytes(378, 518, 2), 1005 * 73 * full.token_bytes(2));
+    // 37 x 27 patches and 6 special tokens.
+    assert_eq!(full.page_bytes(378, 518, 2), 1005 * full.token_bytes(2));
+    assert_eq!(full.page_bytes(usize::MAX, usize::MAX, 4), u64::MAX);
+    // 8 scale frames, 64 in the window, 1 under way; the scale frames are some of these where they leave as others do.
+    assert_eq!(full.most_frame_pages(), 73);
+    let leaving = |scale_frames| StreamSettings { scale_frames, include_scale_frames: false, ..full.stream.clone() };
+    assert_eq!(Config { stream: leaving(8), ..full.clone() }.most_frame_pages(), 65);
+    assert_eq!(Config { stream: leaving(80), ..full.clone() }.most_frame_pages(), 80);
+    // All in float32 but for the mask token, which is not loaded.
+    assert_eq!(full.weight_bytes(4), (full.parameters() - 1024) * 4);
+    // In the trunk, 24 blocks of the patch embedding and 48 of the aggregator have 12 C x C products each (4 of
+    // attention, 8 of the MLP), and patches of 3 colours are projected to C.
+    let products = 72 * 12 * 1024 * 1024 + 1024 * 3 * 14 * 14;
+    assert_eq!(full.weight_bytes(2), full.weight_bytes(4) - products * 2);
     assert_eq!(full.special_bytes_per_frame(2), 6 * full.token_bytes(2));
     let camera_only = StreamSettings { keep_special: Retention::Camera, ..StreamSettings::default() };
     assert_eq!(Config { stream: camera_only, ..full.clone() }.special_bytes_per_frame(2), full.token_bytes(2));
@@ -64,7 +76,6 @@ fn memory_follows_from_the_sizes() {
     assert_eq!(Config { stream: nothing, ..full.clone() }.special_bytes_per_frame(2), 0);
     // 4 passes, 4 blocks, keys and values, 2048 numbers of 4 bytes.
     assert_eq!(full.camera_bytes_per_frame(4), 4 * 4 * 2 * 2048 * 4);
-    assert_eq!(full.frame_pool_bytes(usize::MAX, usize::MAX, 4), u64::MAX);
 }
 
 #[test]

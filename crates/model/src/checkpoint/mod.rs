@@ -18,5 +18,6 @@ mod writer;
 
 pub use error::{CheckpointError, ShapeMismatch};
 pub use float::FloatType;
+pub(crate) use shapes::never_read;
 pub use shapes::tensor_shapes;
 pub use weights::Weights;

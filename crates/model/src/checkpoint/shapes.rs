@@ -118,6 +118,11 @@ pub fn tensor_shapes(config: &Config) -> BTreeMap<String, Vec<usize>> {
     shapes.0
 }
 
+/// Whether a tensor is part of every checkpoint and of use in training alone: it stood in for masked patches.
+pub(crate) fn never_read(name: &str) -> bool {
+    name == "aggregator.patch_embed.mask_token"
+}
+
 /// The tensors of a file, asked for what they say about the network.
 struct Evidence<'a> {
     path: &'a Path,

@@ -3,12 +3,14 @@
 use super::file::{Contents, MappedFile, StoredTensor};
 use super::kind::Kind;
 use super::writer::Writer;
-use super::{CheckpointError, FloatType, ShapeMismatch, pytorch, safetensors, shapes, synthetic, tensor_shapes};
+use super::{
+    CheckpointError, FloatType, ShapeMismatch, never_read, pytorch, safetensors, shapes, synthetic, tensor_shapes,
+};
 use crate::config::{Config, ConfigError};
 use candle_core::{Device, Tensor};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// The weights of a network, one tensor at a time.
 pub struct Weights {
@@ -16,12 +18,27 @@ pub struct Weights {
     shapes: BTreeMap<String, Vec<usize>>,
     source: Source,
     unexpected: Vec<String>,
-    progress: Option<Box<Progress>>,
-    done: AtomicU64,
+    progress: Option<Progress>,
 }
 
-/// Called with the bytes read so far.
-type Progress = dyn Fn(u64) + Send + Sync;
+/// Tells how much has been read.
+struct Progress {
+    /// Called with the bytes read so far and with the total.
+    report: Box<dyn Fn(u64, u64) + Send + Sync>,
+    total: u64,
+    /// Bytes of the tensors that are still to be read.
+    unread: Mutex<BTreeMap<String, u64>>,
+}
+
+impl Progress {
+    fn has_read(&self, name: &str) {
+        // The map is right between any two calls, so a panic elsewhere has not broken it.
+        let mut unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
+        if unread.remove(name).is_some() {
+            (self.report)(self.total - unread.values().sum::<u64>(), self.total);
+        }
+    }
+}
 
 enum Source {
     File(Contents),
@@ -49,8 +66,8 @@ impl Weights {
         }
     }
 
-    /// Opens a safetensors or PyTorch (`.pt`) checkpoint, to [`write`](Self::write) it anew. The pickle of a PyTorch
-    /// file is read, never run.
+    /// Opens a safetensors or PyTorch (`.pt`) checkpoint, to look at or to [`write`](Self::write) anew. The pickle of
+    /// a PyTorch file is read, never run.
     ///
     /// # Errors
     /// As [`open`](Self::open); besides, a file in PyTorch's old form without a zip archive, and one that asks for
@@ -71,7 +88,7 @@ impl Weights {
     pub fn synthetic(config: Config, seed: u64) -> Result<Self, ConfigError> {
         config.validate()?;
         let (shapes, source) = (tensor_shapes(&config), Source::Synthetic { seed });
-        Ok(Self { config, shapes, source, unexpected: Vec::new(), progress: None, done: AtomicU64::new(0) })
+        Ok(Self { config, shapes, source, unexpected: Vec::new(), progress: None })
     }
 
     fn of(contents: Contents, given: Option<&Path>) -> Result<Self, CheckpointError> {
@@ -83,7 +100,7 @@ impl Weights {
         }
         let own = contents.config.as_deref().map(Config::from_json).transpose();
         let own = own.map_err(|source| CheckpointError::Config { path: path.into(), source })?;
-        let given = given.map(|path| Ok::<_, CheckpointError>((path, read_config(path)?))).transpose()?;
+        let given = given.map(|path| Ok::<_, CheckpointError>((path, Config::read(path)?))).transpose()?;
         let config = match (own, given) {
             (Some(own), Some((given_path, given))) if !own.same_network(&given) => {
                 return Err(CheckpointError::Conflict { path: path.into(), given: given_path.into() });
@@ -95,15 +112,18 @@ impl Weights {
         compare(&contents, &shapes)?;
         let unexpected = contents.tensors.keys().filter(|&name| !shapes.contains_key(name)).cloned().collect();
         let source = Source::File(contents);
-        Ok(Self { config, shapes, source, unexpected, progress: None, done: AtomicU64::new(0) })
+        Ok(Self { config, shapes, source, unexpected, progress: None })
     }
 
-    /// Has a function called after every tensor that is read, with the bytes of those so far and of all, as they
-    /// are stored.
+    /// Has a function called whenever a tensor is read for the first time, with the bytes of those so far and of all
+    /// that a network reads, as they are stored. A loaded network has read all, a written file too.
     #[must_use]
     pub fn with_progress(mut self, progress: impl Fn(u64, u64) + Send + Sync + 'static) -> Self {
-        let total = self.bytes();
-        self.progress = Some(Box::new(move |done| progress(done, total)));
+        let read = self.shapes.iter().filter(|(name, _)| !never_read(name));
+        let size = |name: &str, shape: &[usize]| (shape.iter().product::<usize>() * self.stored_as(name).size()) as u64;
+        let unread: BTreeMap<_, _> = read.map(|(name, shape)| (name.clone(), size(name, shape))).collect();
+        self.progress =
+            Some(Progress { report: Box::new(progress), total: unread.values().sum(), unread: Mutex::new(unread) });
         self
     }
 
@@ -160,20 +180,18 @@ impl Weights {
     }
 
     fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, CheckpointError> {
-        let float = self.stored_as(name);
         let values = match &self.source {
             Source::Synthetic { seed } => synthetic::values(name, shape, *seed)?,
             Source::File(contents) => {
                 let stored = contents.tensors.get(name);
                 let stored = stored.ok_or_else(|| CheckpointError::Unknown { name: name.into() })?;
-                let values = stored.decode(float, contents.file.bytes());
+                let values = stored.decode(self.stored_as(name), contents.file.bytes());
                 contents.file.release(&stored.bytes);
                 values
             }
         };
         if let Some(progress) = &self.progress {
-            let bytes = (values.len() * float.size()) as u64;
-            progress(self.done.fetch_add(bytes, Ordering::Relaxed) + bytes);
+            progress.has_read(name);
         }
         Ok(values)
     }
@@ -191,11 +209,6 @@ impl Weights {
         }
         writer.finish()
     }
-}
-
-fn read_config(path: &Path) -> Result<Config, CheckpointError> {
-    let text = std::fs::read_to_string(path).map_err(|source| CheckpointError::Read { path: path.into(), source })?;
-    Config::from_json(&text).map_err(|source| CheckpointError::Config { path: path.into(), source })
 }
 
 /// Whether the file has every tensor of the network, in its shape and in a usable type.

@@ -1,8 +1,7 @@
 //! How much memory a network and its stream need. Counts saturate instead of overflowing.
 
 use super::{Config, HEAD_DIM};
-use crate::checkpoint::tensor_shapes;
-use periplus_cache::Retention;
+use crate::checkpoint::{FloatType, never_read, tensor_shapes};
 
 fn product(factors: &[usize]) -> u64 {
     factors.iter().fold(1, |product, &factor| product.saturating_mul(factor as u64))
@@ -14,27 +13,39 @@ impl Config {
         tensor_shapes(self).values().fold(0, |sum, shape| sum.saturating_add(product(shape)))
     }
 
+    /// Bytes of the loaded weights where a trunk's number takes `element_bytes`. Only its products are stored so: what is
+    /// added or multiplied number by number stays in float32, and so do the heads.
+    pub fn weight_bytes(&self, element_bytes: usize) -> u64 {
+        let bytes = |(name, shape): (String, Vec<usize>)| {
+            let product_of_trunk = name.starts_with("aggregator.") && name.ends_with(".weight") && shape.len() > 1;
+            let number = if product_of_trunk { element_bytes } else { FloatType::F32.size() };
+            product(&shape).saturating_mul(number as u64)
+        };
+        let loaded = tensor_shapes(self).into_iter().filter(|(name, _)| !never_read(name));
+        loaded.map(bytes).fold(0, u64::saturating_add)
+    }
+
     /// Bytes of the keys and values of one token over all layers, at `element_bytes` a number.
     pub fn token_bytes(&self, element_bytes: usize) -> u64 {
         product(&[2, self.depth, self.num_heads, HEAD_DIM, element_bytes])
     }
 
-    /// Bytes of the pages of whole frames for pictures of `height` x `width` pixels: the scale frames, the window,
-    /// and the frame under way, which is written before another leaves.
-    pub fn frame_pool_bytes(&self, height: usize, width: usize, element_bytes: usize) -> u64 {
+    /// Bytes of a page, over all layers: the tokens of one frame of `height` x `width` pixels. Special tokens come in
+    /// pages of this size, too; they begin with one, and their number doubles when all are full.
+    pub fn page_bytes(&self, height: usize, width: usize, element_bytes: usize) -> u64 {
         let side = self.patch_size.max(1);
         let tokens = product(&[height / side, width / side]).saturating_add(self.num_special() as u64);
-        let frames = (self.stream.scale_frames as u64).saturating_add(self.stream.window as u64).saturating_add(1);
-        frames.saturating_mul(tokens).saturating_mul(self.token_bytes(element_bytes))
+        tokens.saturating_mul(self.token_bytes(element_bytes))
     }
 
-    /// Bytes by which every cached frame that leaves the window grows the special pages.
+    /// The most pages of whole frames that a stream ever uses.
+    pub fn most_frame_pages(&self) -> usize {
+        self.stream.cache(self.num_special()).most_frame_pages(self.stream.scale_frames)
+    }
+
+    /// Bytes of the special tokens that remain of every cached frame that leaves the window.
     pub fn special_bytes_per_frame(&self, element_bytes: usize) -> u64 {
-        let tokens = match self.stream.keep_special {
-            Retention::All => self.num_special(),
-            Retention::Camera => 1,
-            Retention::None => 0,
-        };
+        let tokens = self.stream.cache(self.num_special()).retained_rows();
         self.token_bytes(element_bytes).saturating_mul(tokens as u64)
     }
 
