@@ -176,15 +176,15 @@ impl Pages {
     /// Plans a pass of frames of `page_size` tokens; nothing changes yet.
     pub(crate) fn plan(&self, pass: Pass, page_size: usize) -> Result<Plan> {
         let count = self.check(pass, page_size)?;
-        let too_large = |pages| Error::OutOfMemory { pages, rows: page_size, pools: 1 };
 
         let recycled = count.min(self.free.len());
         let ever_used = self.ever_used.saturating_add(count - recycled);
         // Page numbers are u32, as the kernels read them.
-        let end = u32::try_from(ever_used).map_err(|_| too_large(ever_used))?;
+        let end = u32::try_from(ever_used).map_err(|_| Error::TooLong)?;
         let fresh = self.ever_used as u32..end;
         let mut pages = Vec::new();
-        pages.try_reserve_exact(count).map_err(|_| too_large(ever_used))?;
+        let refused = |_| Error::OutOfMemory { pages: ever_used, rows: page_size, pools: 1 };
+        pages.try_reserve_exact(count).map_err(refused)?;
         pages.extend(self.free.iter().rev().take(recycled).copied().chain(fresh));
 
         let joins_window = if self.pins(pass) { &[] } else { pages.as_slice() };
@@ -192,8 +192,7 @@ impl Pages {
         let mut retained = Vec::new();
         let mut special_rows = self.special_rows;
         for &page in self.window.iter().chain(joins_window).take(leaving) {
-            self.retain(page, page_size, &mut special_rows, &mut retained)
-                .ok_or_else(|| too_large(u32::MAX as usize))?;
+            self.retain(page, page_size, &mut special_rows, &mut retained).ok_or(Error::TooLong)?;
         }
 
         let (left, seen_special_rows) = match pass {

@@ -91,6 +91,9 @@ pub enum Error {
         /// Pools that grow together, one a layer.
         pools: usize,
     },
+    /// Pages or rows would be more than there are numbers for.
+    #[error("the cache cannot number the frames of so long a clip; reset it and begin a new clip")]
+    TooLong,
     /// The tensor library or the device failed.
     #[error("the device failed to store keys and values: {0}")]
     Tensor(#[from] candle_core::Error),

@@ -54,11 +54,11 @@ impl GrowingRows {
             return Ok(());
         }
         let capacity = self.page.as_ref().map_or(0, |page| page.dims()[2]);
-        let out_of_memory = Error::OutOfMemory { pages: 1, rows: usize::MAX, pools: 1 };
-        let needed = self.kept.checked_add(tokens).ok_or(out_of_memory)?;
+        let needed = self.kept.checked_add(tokens).ok_or(Error::TooLong)?;
         if needed > capacity {
             let rows = doubled(capacity, needed, usize::MAX);
-            self.storage.check_memory(1, rows, 1)?;
+            // The old page has fewer rows, so that all of the new one is more.
+            self.storage.check_memory(0, 1, rows, 1)?;
             self.storage.grow(&mut self.page, 1, rows)?;
         }
         let page = self.page.as_ref().ok_or(Error::NotOpen)?;

@@ -197,7 +197,8 @@ impl KvCache {
         }
     }
 
-    /// Pages that a pool has in every layer: in the last one, as they grow in order.
+    /// Pages that a pool has in every layer: in the last one, as they grow in order. After a growth that failed in
+    /// between, the layers before have more.
     fn capacity(&self, pool: impl Fn(&Layer) -> &Option<Tensor>) -> usize {
         self.layers.last().and_then(|layer| pool(layer).as_ref()).map_or(0, |pool| pool.dims()[0])
     }
@@ -215,8 +216,10 @@ impl KvCache {
         let more_special =
             (plan.special_pages() > special_pages).then(|| doubled(special_pages, plan.special_pages(), usize::MAX));
 
-        for pages in [more_frames, more_special].into_iter().flatten() {
-            self.storage.check_memory(pages, rows, self.layers.len())?;
+        for (old, more) in [(frame_pages, more_frames), (special_pages, more_special)] {
+            if let Some(pages) = more {
+                self.storage.check_memory(old, pages, rows, self.layers.len())?;
+            }
         }
         if replaced {
             // A clip of another size. The old pools go first, so that memory need not hold both.
@@ -248,5 +251,33 @@ impl Layer {
 
     fn bytes(&self) -> usize {
         [&self.frames, &self.special].into_iter().flatten().map(bytes).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Retention;
+
+    /// What a growth leaves that failed in the second layer.
+    #[test]
+    fn a_partly_failed_growth_leaves_a_cache_that_works() {
+        let config = CacheConfig { window: 9, retention: Retention::All, pin_scale_frames: false, special_tokens: 1 };
+        let mut cache = KvCache::new(config, 2, 1, 1, DType::F32, &Device::Cpu).unwrap();
+        cache.storage.grow(&mut cache.layers[0].frames, 8, 2).unwrap();
+        for (frame, pass) in [Pass::Scale(1), Pass::Keyframe, Pass::Keyframe].into_iter().enumerate() {
+            cache.begin(pass, 2).unwrap();
+            for layer in 0..2 {
+                let qkv = Tensor::full(frame as f32, (2, 3, 1, 1), &Device::Cpu).unwrap();
+                cache.write(layer, &qkv).unwrap();
+            }
+            cache.commit().unwrap();
+        }
+        for (layer, pages) in [8, 4].into_iter().enumerate() {
+            let pool = cache.pools(layer).unwrap().frames;
+            assert_eq!(pool.dims(), [pages, 2, 2, 1, 1]);
+            let numbers = pool.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            assert_eq!(numbers[..12], [0., 0., 0., 0., 1., 1., 1., 1., 2., 2., 2., 2.]);
+        }
     }
 }

@@ -36,13 +36,14 @@ impl Storage {
         }
     }
 
-    /// Checks that there is memory for so many pools more.
+    /// Checks that there is memory for `pools` pools to grow, one after the other, from `old` pages to `pages`.
     ///
     /// An allocation that the system refuses ends the program where candle makes it, so it is tried here first, where
     /// it can be an error. On other devices candle reports it.
-    pub(crate) fn check_memory(&self, pages: usize, rows: usize, pools: usize) -> Result<()> {
-        let sizes = [pages, rows, pools, self.heads, self.head_dim, self.dtype.size_in_bytes()];
+    pub(crate) fn check_memory(&self, old: usize, pages: usize, rows: usize, pools: usize) -> Result<()> {
         let refused = || Error::OutOfMemory { pages, rows, pools };
+        let more = more_pages(old, pages, pools).ok_or_else(refused)?;
+        let sizes = [more, rows, self.heads, self.head_dim, self.dtype.size_in_bytes()];
         let bytes = sizes.into_iter().try_fold(2, usize::checked_mul).ok_or_else(refused)?;
         if self.device.is_cpu() {
             Vec::<u8>::new().try_reserve_exact(bytes).map_err(|_| refused())?;
@@ -50,9 +51,12 @@ impl Storage {
         Ok(())
     }
 
-    /// Makes `pool` a pool of `pages` pages of `rows` rows, of which none may be fewer than it has; what it holds
-    /// stays.
+    /// Makes `pool` a pool of at least `pages` pages of at least `rows` rows; what it holds stays. A pool that has
+    /// them, as after a growth that failed in a later layer, stays as it is.
     pub(crate) fn grow(&self, pool: &mut Option<Tensor>, pages: usize, rows: usize) -> Result<()> {
+        if pool.as_ref().is_some_and(|pool| pool.dims()[0] >= pages && pool.dims()[2] >= rows) {
+            return Ok(());
+        }
         let grown = Tensor::zeros((pages, 2, rows, self.heads, self.head_dim), self.dtype, &self.device)?;
         if let Some(old) = pool {
             // Page by page: candle's copy counts elements in 32 bits on CUDA.
@@ -65,6 +69,12 @@ impl Storage {
     }
 }
 
+/// The most pages there are at once beyond those of before, while `pools` pools grow one after the other: for the last
+/// one, the old pages are there beside the new. `None` beyond any number.
+fn more_pages(old: usize, pages: usize, pools: usize) -> Option<usize> {
+    pages.saturating_sub(old).checked_mul(pools)?.checked_add(old)
+}
+
 /// The size to grow to when `needed` are needed and `capacity` are there: twice as many, so that growing costs O(1)
 /// amortised, but not above `most`.
 pub(crate) fn doubled(capacity: usize, needed: usize, most: usize) -> usize {
@@ -74,4 +84,17 @@ pub(crate) fn doubled(capacity: usize, needed: usize, most: usize) -> usize {
 /// Bytes that a pool takes.
 pub(crate) fn bytes(pool: &Tensor) -> usize {
     pool.elem_count() * pool.dtype().size_in_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn growth_is_counted_pool_by_pool() {
+        // Ten pools of three pages, then of four: while the last one is copied there are 9 * 4 + 3 + 4.
+        assert_eq!(more_pages(3, 4, 10), Some(9 * 4 + 3 + 4 - 10 * 3));
+        assert_eq!(more_pages(0, 4, 10), Some(40));
+        assert_eq!(more_pages(1, usize::MAX, 2), None);
+    }
 }
