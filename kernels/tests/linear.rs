@@ -109,8 +109,11 @@ fn nothing_in_nothing_out() {
 fn a_nan_stays_visible() {
     let x = Tensor::new(&[[f32::NAN, 1.0]], &candle_core::Device::Cpu).unwrap();
     let w = Random::new(4).f32(&[33, 2]);
-    for activation in [Activation::Identity, Activation::Gelu] {
-        assert!(wide(&linear(&x, &w, None, activation).unwrap()).iter().all(|y| y.is_nan()));
+    // One row, and more than the product of few rows takes.
+    for x in [x.clone(), x.repeat((20, 1)).unwrap()] {
+        for activation in [Activation::Identity, Activation::Gelu, Activation::Relu] {
+            assert!(wide(&linear(&x, &w, None, activation).unwrap()).iter().all(|y| y.is_nan()));
+        }
     }
 }
 

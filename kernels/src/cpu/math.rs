@@ -34,7 +34,8 @@ pub(super) fn activate(x: &mut [f32], activation: Activation) {
     match activation {
         Activation::Identity => {}
         Activation::Gelu => x.iter_mut().for_each(|x| *x = gelu(*x)),
-        Activation::Relu => x.iter_mut().for_each(|x| *x = x.max(0.0)),
+        // Not `max`, which takes a NaN for 0.
+        Activation::Relu => x.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x }),
     }
 }
 
