@@ -10,6 +10,7 @@ pub(crate) mod linear;
 mod math;
 pub(crate) mod norm;
 mod product;
+mod rectangle;
 pub(crate) mod resample;
 pub(crate) mod rotary;
 

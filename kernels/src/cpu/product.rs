@@ -8,6 +8,7 @@
 
 use super::Finish;
 use super::math::{activate, multiply_add};
+use super::rectangle::Rectangle;
 use crate::operand::Element;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
@@ -57,16 +58,12 @@ pub(super) fn product<T: Element>(y: &mut [f32], x: &impl Source, w: &[T], finis
     }
     let task_rows = rows.div_ceil(rows.div_ceil(task_rows)).next_multiple_of(ROWS);
 
-    let target = Target { first: y.as_mut_ptr(), rows, outputs };
-    let across = outputs.div_ceil(task_outputs);
-    (0..tasks(task_rows, task_outputs)).into_par_iter().for_each(|task| {
-        let (row, output) = (task / across * task_rows, task % across * task_outputs);
-        let (rows, outputs) = (row..rows.min(row + task_rows), output..outputs.min(output + task_outputs));
+    Rectangle::new(y, outputs).split(task_rows, task_outputs).for_each(|target| {
         PANELS.with_borrow_mut(|panels| {
             panels.resize(task_outputs * DEPTH + 16, 0.0);
             let aligned = panels.as_ptr().align_offset(64).min(16);
             let panels = &mut panels[aligned..][..task_outputs * DEPTH];
-            self::task(&target, x, w, finish, rows, outputs, panels);
+            task(target, x, w, finish, panels);
         });
     });
 }
@@ -75,43 +72,9 @@ thread_local! {
     static PANELS: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// y, to be written by several tasks, each in a rectangle of its own.
-struct Target {
-    first: *mut f32,
-    rows: usize,
-    outputs: usize,
-}
-
-// SAFETY: it stands for a `&mut [f32]` that is handed out in parts, see `part`.
-#[allow(unsafe_code)]
-unsafe impl Sync for Target {}
-
-impl Target {
-    /// Part of a row.
-    ///
-    /// # Safety
-    /// `outputs` of `row` lie in the rectangle of the calling task, and the slice is dropped before the next call.
-    #[allow(unsafe_code)]
-    #[allow(clippy::mut_from_ref)]
-    #[inline(always)]
-    unsafe fn part(&self, row: usize, outputs: Range<usize>) -> &mut [f32] {
-        assert!(row < self.rows && outputs.start <= outputs.end && outputs.end <= self.outputs);
-        // SAFETY: by the assertion the range lies within the rows * outputs elements behind `first`, borrowed
-        // exclusively for as long as this exists; rectangles of tasks do not overlap.
-        unsafe { std::slice::from_raw_parts_mut(self.first.add(row * self.outputs + outputs.start), outputs.len()) }
-    }
-}
-
-/// One rectangle of y: `rows` and `outputs`.
-fn task<T: Element>(
-    target: &Target,
-    x: &impl Source,
-    w: &[T],
-    finish: Finish<'_>,
-    rows: Range<usize>,
-    outputs: Range<usize>,
-    panels: &mut [f32],
-) {
+/// One rectangle of y.
+fn task<T: Element>(mut target: Rectangle<'_>, x: &impl Source, w: &[T], finish: Finish<'_>, panels: &mut [f32]) {
+    let (rows, outputs) = (target.rows(), target.outputs());
     let (segments, depth) = (x.segments(), x.depth());
     let w = &w[outputs.start * segments * depth..outputs.end * segments * depth];
     let mut runs: [&[f32]; STRIPE] = [&[]; STRIPE];
@@ -126,9 +89,8 @@ fn task<T: Element>(
                     *run = &x.run(row + i, segment)[columns.clone()];
                 }
                 Arch::new().dispatch(Stripe {
-                    target,
+                    target: &mut target,
                     row,
-                    outputs: outputs.clone(),
                     depth: columns.len(),
                     runs: &runs[..count],
                     panels,
@@ -175,10 +137,9 @@ impl<T: Element> WithSimd for Fill<'_, T> {
 }
 
 /// Products of some runs, one a row, with all panels of a task.
-struct Stripe<'a> {
-    target: &'a Target,
+struct Stripe<'a, 'y> {
+    target: &'a mut Rectangle<'y>,
     row: usize,
-    outputs: Range<usize>,
     depth: usize,
     runs: &'a [&'a [f32]],
     panels: &'a [f32],
@@ -188,15 +149,16 @@ struct Stripe<'a> {
     finish: Finish<'a>,
 }
 
-impl WithSimd for Stripe<'_> {
+impl WithSimd for Stripe<'_, '_> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
+    fn with_simd<S: Simd>(mut self, simd: S) {
         let width = 2 * S::F32_LANES;
+        let outputs = self.target.outputs();
         let panels = self.panels.chunks_exact(self.depth * width);
-        for (panel, output) in panels.zip(self.outputs.clone().step_by(width)) {
-            let part = output..self.outputs.end.min(output + width);
+        for (panel, output) in panels.zip(outputs.clone().step_by(width)) {
+            let part = output..outputs.end.min(output + width);
             let panel = S::as_simd_f32s(panel).0.as_chunks::<2>().0;
             for (i, runs) in self.runs.chunks(ROWS).enumerate() {
                 let (row, part) = (self.row + i * ROWS, part.clone());
@@ -213,25 +175,21 @@ impl WithSimd for Stripe<'_> {
     }
 }
 
-impl Stripe<'_> {
+impl Stripe<'_, '_> {
     /// Adds the products of N runs with a panel to a tile of y.
     #[inline(always)]
     fn tile<S: Simd, const N: usize>(
-        &self,
+        &mut self,
         simd: S,
         row: usize,
         part: Range<usize>,
         runs: &[&[f32]],
         panel: &[[S::f32s; 2]],
     ) {
-        // SAFETY: the tile lies in the rectangle of this task; rows are taken one at a time.
-        #[allow(unsafe_code)]
-        let y = |i: usize| unsafe { self.target.part(row + i, part.clone()) };
-
         let mut sums = [[simd.splat_f32s(0.0); 2]; N];
         if !self.first || self.finish.add {
             for (i, sums) in sums.iter_mut().enumerate() {
-                *sums = load(simd, y(i));
+                *sums = load(simd, self.target.row(row + i, part.clone()));
             }
         }
         if let (true, Some(bias)) = (self.first, self.finish.bias) {
@@ -256,7 +214,7 @@ impl Stripe<'_> {
             }
         }
         for (i, sums) in sums.into_iter().enumerate() {
-            let y = y(i);
+            let y = self.target.row(row + i, part.clone());
             store(simd, y, sums);
             if self.last {
                 activate(y, self.finish.activation);

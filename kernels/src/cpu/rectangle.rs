@@ -1,0 +1,113 @@
+//! A matrix that several threads write, each in a rectangle of its own.
+
+use rayon::prelude::*;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// Some outputs of some rows of y, borrowed exclusively, though what it borrows does not lie in one piece.
+pub(super) struct Rectangle<'a> {
+    y: *mut f32,
+    /// Numbers from a row of y to the next.
+    stride: usize,
+    rows: Range<usize>,
+    outputs: Range<usize>,
+    borrowed: PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: it stands for a `&mut [f32]` per row, which may go to another thread; a shared reference to it gives no
+// access to y.
+#[allow(unsafe_code)]
+unsafe impl Send for Rectangle<'_> {}
+// SAFETY: as above.
+#[allow(unsafe_code)]
+unsafe impl Sync for Rectangle<'_> {}
+
+impl<'a> Rectangle<'a> {
+    /// All of y `[rows, outputs]`.
+    pub(super) fn new(y: &'a mut [f32], outputs: usize) -> Self {
+        let rows = y.len() / outputs;
+        Self { y: y.as_mut_ptr(), stride: outputs, rows: 0..rows, outputs: 0..outputs, borrowed: PhantomData }
+    }
+
+    /// Cuts it into rectangles of so many rows and outputs, fewer at the ends: first the outputs of the first rows.
+    pub(super) fn split(self, rows: usize, outputs: usize) -> impl ParallelIterator<Item = Self> {
+        let across = self.outputs.len().div_ceil(outputs);
+        let parts = self.rows.len().div_ceil(rows) * across;
+        (0..parts).into_par_iter().map(move |part| {
+            // SAFETY: every number comes once, two parts have no row or no output in common, and this one is used up.
+            #[allow(unsafe_code)]
+            unsafe {
+                self.part(part / across * rows, part % across * outputs, rows, outputs)
+            }
+        })
+    }
+
+    /// The rectangle of at most `rows` and `outputs` that begins at a row and an output of this one.
+    ///
+    /// # Safety
+    /// No other rectangle that is in use has any of its numbers.
+    #[allow(unsafe_code)]
+    unsafe fn part(&self, row: usize, output: usize, rows: usize, outputs: usize) -> Self {
+        let cut = |whole: &Range<usize>, start: usize, length: usize| {
+            let start = whole.start + start;
+            start..whole.end.min(start + length)
+        };
+        Self { rows: cut(&self.rows, row, rows), outputs: cut(&self.outputs, output, outputs), ..*self }
+    }
+
+    /// The rows of y that it has.
+    pub(super) fn rows(&self) -> Range<usize> {
+        self.rows.clone()
+    }
+
+    /// The outputs that it has of them.
+    pub(super) fn outputs(&self) -> Range<usize> {
+        self.outputs.clone()
+    }
+
+    /// Some of its outputs of one of its rows, both counted in y.
+    #[inline(always)]
+    pub(super) fn row(&mut self, row: usize, outputs: Range<usize>) -> &mut [f32] {
+        assert!(self.rows.contains(&row));
+        assert!(self.outputs.start <= outputs.start && outputs.start <= outputs.end && outputs.end <= self.outputs.end);
+        // SAFETY: by the assertions the range lies in this rectangle, and so in y, which is borrowed for `'a`. Nobody
+        // else has that part of y: rectangles do not overlap, and this one is borrowed as long as the slice lives.
+        #[allow(unsafe_code)]
+        unsafe {
+            std::slice::from_raw_parts_mut(self.y.add(row * self.stride + outputs.start), outputs.len())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_is_in_one_part() {
+        for (rows, outputs) in [(3, 4), (7, 10), (1, 1), (100, 3), (2, 100)] {
+            let mut y = vec![0.0; 70];
+            Rectangle::new(&mut y, 10).split(rows, outputs).for_each(|mut part| {
+                assert!(part.rows().len() <= rows && part.outputs().len() <= outputs);
+                for row in part.rows() {
+                    part.row(row, part.outputs()).iter_mut().for_each(|y| *y += 1.0);
+                }
+            });
+            assert_eq!(y, [1.0; 70], "{rows} x {outputs}");
+        }
+    }
+
+    #[test]
+    fn nothing_outside_can_be_had() {
+        let outside = [(0, 4..8), (2, 4..8), (1, 3..8), (1, 4..9)];
+        for (row, outputs) in outside {
+            let mut y = vec![0.0; 40];
+            // SAFETY: it is the only part.
+            #[allow(unsafe_code)]
+            let mut part = unsafe { Rectangle::new(&mut y, 10).part(1, 4, 1, 4) };
+            part.row(1, 4..8);
+            let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| part.row(row, outputs).len()));
+            assert!(caught.is_err());
+        }
+    }
+}
