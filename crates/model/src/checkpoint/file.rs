@@ -15,7 +15,8 @@ pub(super) struct MappedFile {
 }
 
 impl MappedFile {
-    /// Maps a file, which must not shrink while it is in use.
+    /// Maps a file, which must not be changed in place while it is in use: replacing it by renaming another over it
+    /// does no harm.
     pub(super) fn open(path: &Path) -> Result<Self, CheckpointError> {
         let read = |source| CheckpointError::Read { path: path.into(), source };
         let file = File::open(path).map_err(read)?;
@@ -27,9 +28,10 @@ impl MappedFile {
             return Err(read(io::Error::new(io::ErrorKind::UnexpectedEof, "it is empty")));
         }
         // SAFETY: the map is read only, and nothing here writes to the file: checkpoints are replaced by renaming a
-        // new file over the old one, which leaves the old bytes to whoever has mapped them. Should another program
-        // change the bytes meanwhile, then the numbers are wrong, but any bytes are valid numbers; should it cut the
-        // file, then the system ends this process instead of letting it read further.
+        // new file over the old one, which leaves the old bytes to whoever has mapped them. That no other program
+        // changes the file in place remains a condition, which nothing here can enforce. Where it is broken, little is
+        // at stake: headers and pickles are copied before they are checked and parsed, of the rest any bytes are valid
+        // numbers, and a file cut short makes the system end this process instead of letting it read further.
         #[allow(unsafe_code)]
         let map = unsafe { Mmap::map(&file) }.map_err(read)?;
         Ok(Self { path: path.into(), map })

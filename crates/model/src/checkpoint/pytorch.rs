@@ -17,7 +17,9 @@ const DATA_PARALLEL: &str = "module.";
 /// Finds the tensors of a PyTorch file.
 pub(super) fn read(file: MappedFile) -> Result<Contents, CheckpointError> {
     let archive = Archive::open(&file)?;
-    let pickle = Pickle::read(&file.bytes()[archive.entry("data.pkl")?]).map_err(|error| match error {
+    // A copy, lest the file be changed between a check and the use of what was checked.
+    let pickle = file.bytes()[archive.entry("data.pkl")?].to_vec();
+    let pickle = Pickle::read(&pickle).map_err(|error| match error {
         PickleError::Forbidden(global) => CheckpointError::Forbidden { path: file.path().into(), global },
         other => archive.corrupt(other.to_string()),
     })?;

@@ -27,8 +27,10 @@ pub(super) fn read(file: MappedFile) -> Result<Contents, CheckpointError> {
     }
     let start = LENGTH + length as usize;
     let Some(header) = bytes.get(LENGTH..start) else { return Err(truncated(start as u64)) };
+    // A copy, lest the file be changed between a check and the use of what was checked.
+    let header = header.to_vec();
     let header: Metadata =
-        serde_json::from_slice(header).map_err(|error| corrupt(format!("its header is not valid: {error}")))?;
+        serde_json::from_slice(&header).map_err(|error| corrupt(format!("its header is not valid: {error}")))?;
 
     let Some(end) = start.checked_add(header.data_len()) else {
         return Err(corrupt("its header claims more bytes than there can be".into()));
