@@ -184,19 +184,19 @@ impl Run {
             }
             self.frames += 1;
         }
-        self.progress.reached(self.frames + self.source.skipped().len());
+        self.progress.reached(self.frames + self.source.skipped_count());
         Ok(())
     }
 
     /// Puts in order what has been written, however the run ended, and says what there is.
     fn end(self, ended: Result<(), Failure>, arguments: &Arguments) -> Result<(), Failure> {
         let elapsed = self.progress.end().as_secs_f64();
-        let skipped = self.source.skipped();
-        if let [first, ..] = skipped
+        if let [first, ..] = self.source.skipped()
             && self.frames > 0
         {
             let of = self.source.len_hint().map_or(String::new(), |total| format!(" of {total}"));
-            console::line(&format!("warning: {}{of} pictures were skipped, the first: {first}", skipped.len()));
+            let count = self.source.skipped_count();
+            console::line(&format!("warning: {count}{of} pictures were skipped, the first: {first}"));
         }
         let wanted = self.session.config().stream.scale_frames;
         if ended.is_ok() && self.frames < wanted {

@@ -16,8 +16,12 @@ use crate::{
 /// The extensions, in any case, of the files that are taken for frames.
 pub(crate) const EXTENSIONS: [&str; 7] = ["jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff"];
 
-/// Threads that decode; more only helps where frames are wanted faster than any network takes them.
-const MAX_THREADS: usize = 8;
+/// Threads that decode. Each may hold over 1 GiB when pictures are as large as they may be (the file, the picture, and
+/// what the decoder needs besides), and four decode frames faster than any network takes them.
+const MAX_THREADS: usize = 4;
+
+/// Errors of frames left out that are kept: enough to see what is wrong with a folder.
+const MAX_ERRORS: usize = 8;
 
 /// What to do about a frame that cannot be decoded or is of another size than the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,7 +29,7 @@ pub enum OnBadFrame {
     /// Yield the error and end.
     #[default]
     Stop,
-    /// Leave it out and note it in [`Source::skipped`].
+    /// Leave it out and count it in [`Source::skipped_count`]; [`Source::skipped`] tells the first few.
     Skip,
 }
 
@@ -63,6 +67,7 @@ pub struct FolderSource {
     size: Option<[u32; 2]>,
     on_bad_frame: OnBadFrame,
     skipped: Vec<FrameError>,
+    skipped_count: usize,
 }
 
 impl FolderSource {
@@ -84,7 +89,15 @@ impl FolderSource {
         // Twice the threads: each may have one picture waiting while it makes the next.
         let pictures = ReadAhead::start(paths.len(), threads, 2 * threads, load).map_err(FolderError::Threads)?;
         let on_bad_frame = options.on_bad_frame;
-        Ok(Self { paths, pictures: Some(pictures), taken: 0, size: None, on_bad_frame, skipped: Vec::new() })
+        Ok(Self {
+            paths,
+            pictures: Some(pictures),
+            taken: 0,
+            size: None,
+            on_bad_frame,
+            skipped: Vec::new(),
+            skipped_count: 0,
+        })
     }
 
     /// Frames of the whole clip, bad ones included.
@@ -116,7 +129,12 @@ impl Iterator for FolderSource {
                 Err(cause) => FrameError { name, cause },
             };
             match self.on_bad_frame {
-                OnBadFrame::Skip => self.skipped.push(error),
+                OnBadFrame::Skip => {
+                    self.skipped_count += 1;
+                    if self.skipped.len() < MAX_ERRORS {
+                        self.skipped.push(error);
+                    }
+                }
                 OnBadFrame::Stop => {
                     self.pictures = None;
                     return Some(Err(error));
@@ -133,6 +151,10 @@ impl Source for FolderSource {
 
     fn skipped(&self) -> &[FrameError] {
         &self.skipped
+    }
+
+    fn skipped_count(&self) -> usize {
+        self.skipped_count
     }
 }
 

@@ -26,9 +26,15 @@ pub struct Frame {
 /// end: every further `next` is `None`.
 pub trait Source: Iterator<Item = Result<Frame, FrameError>> {
     /// How many frames the whole clip has (those already yielded included), where that is known before its end.
-    /// Frames left out as bad are counted: it is what `yielded + skipped().len()` reaches.
+    /// Frames left out as bad are counted: it is what `yielded + skipped_count()` reaches.
     fn len_hint(&self) -> Option<usize>;
 
-    /// The frames left out as bad so far, and why.
+    /// The first frames left out as bad, and why: a source may forget the later ones, lest bad frames without end take
+    /// memory without end.
     fn skipped(&self) -> &[FrameError];
+
+    /// How many frames were left out as bad so far.
+    fn skipped_count(&self) -> usize {
+        self.skipped().len()
+    }
 }

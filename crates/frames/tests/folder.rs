@@ -127,6 +127,7 @@ fn bad_frames_are_left_out_and_counted() {
         ),
         "{causes:?}"
     );
+    assert_eq!(source.skipped_count(), 3);
     assert_eq!(source.len(), 6);
 }
 
@@ -138,7 +139,10 @@ fn a_clip_of_bad_frames_only() {
     }
     let mut source = open(folder.path(), &skip_bad()).unwrap();
     assert!(source.next().is_none());
-    assert_eq!(source.skipped().len(), 100);
+    // All are counted, and the first few are kept.
+    assert_eq!(source.skipped_count(), 100);
+    assert_eq!(source.skipped().len(), 8);
+    assert!(source.skipped()[7].to_string().contains("7.jpg"));
 }
 
 #[cfg(unix)]
