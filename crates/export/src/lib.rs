@@ -9,9 +9,10 @@
 //! | [`DepthMaps`] | `depth/000000.png`, `depth/scale.json` | viewers and RGB-D tools (16-bit PNG) |
 //! | [`PointCloud`] | `points.ply` | point cloud viewers |
 //!
-//! **Files appear whole or not at all.** A file is written as `NAME.part` and renamed when it is complete: one of a
-//! single frame at once, one of all frames by [`Sink::finish`], which is to be called after an error as well and then
-//! leaves a valid file with the frames so far.
+//! **Files appear whole or not at all.** A file is written as `NAME.PROCESS.part`, after the number of the process,
+//! and renamed when it is complete: one of a single frame at once, one of all frames by [`Sink::finish`], which is to
+//! be called after an error as well and then leaves a valid file with the frames so far. Only a process that is killed
+//! leaves a `.part`, which may be deleted.
 //!
 //! **A run replaces the results of an earlier run** in the same folder, format by format, and not before it has
 //! results of its own: single files when they are finished, the numbered files of a folder (all of them, lest frames

@@ -54,7 +54,9 @@ impl NumberedFiles {
     }
 
     fn is_ours(&self, name: &str) -> bool {
-        let name = name.strip_suffix(UNFINISHED).unwrap_or(name);
+        // Of an unfinished file, the number of its process comes off too.
+        let unfinished = name.strip_suffix(UNFINISHED).and_then(|name| name.rsplit_once('.'));
+        let name = unfinished.map_or(name, |(name, _)| name);
         let number = name.strip_suffix(self.extension).and_then(|name| name.strip_suffix('.'));
         number.is_some_and(|number| number.len() >= 6 && number.bytes().all(|byte| byte.is_ascii_digit()))
     }

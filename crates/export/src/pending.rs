@@ -9,8 +9,12 @@ use crate::ExportError;
 /// What the names of unfinished files end in.
 pub(crate) const UNFINISHED: &str = ".part";
 
-/// A file that is written under another name (its own and `.part`) in the same folder, and takes its own name when
-/// it is complete. Dropped before that, it is removed, and an earlier file of its name stays as it was.
+/// A file that is written under another name in the same folder, its own followed by the number of this process and
+/// `.part` so that two runs do not write to one file, and that takes its own name when it is complete. Dropped before
+/// that, it is removed, and an earlier file of its name stays as it was.
+///
+/// It is not forced to the disk before it takes its name: that is whole for whoever reads it and after a crash of the
+/// program, though maybe not after one of the system.
 pub(crate) struct PendingFile {
     file: File,
     path: PathBuf,
@@ -22,8 +26,9 @@ pub(crate) struct PendingFile {
 impl PendingFile {
     pub(crate) fn create(path: PathBuf) -> Result<Self, ExportError> {
         let mut unfinished = path.clone().into_os_string();
-        unfinished.push(UNFINISHED);
+        unfinished.push(format!(".{}{UNFINISHED}", std::process::id()));
         let unfinished = PathBuf::from(unfinished);
+        // What a crashed process of the same number left is written over.
         let file = File::create(&unfinished).map_err(|error| ExportError::writing(&path, error))?;
         Ok(Self { file, path, unfinished, length: 0 })
     }
@@ -65,7 +70,7 @@ impl PendingFile {
 
 impl Drop for PendingFile {
     fn drop(&mut self) {
-        // After a commit there is nothing of this name. Otherwise a leftover does no harm: the next run replaces it.
+        // After a commit there is nothing of this name. Otherwise a leftover does no harm: its name tells what it is.
         let _ = fs::remove_file(&self.unfinished);
     }
 }

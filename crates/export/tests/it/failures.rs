@@ -77,7 +77,7 @@ mod linux {
         let mut sink = NpzFiles::create(folder.path()).unwrap();
         sink.write(&frame(0)).unwrap();
         let files = folder.path().join("npz");
-        symlink("/dev/full", files.join("000001.npz.part")).unwrap();
+        symlink("/dev/full", files.join(format!("000001.npz.{}.part", std::process::id()))).unwrap();
         let error = sink.write(&frame(1)).unwrap_err();
         assert!(matches!(&error, ExportError::DiskFull { path } if *path == files.join("000001.npz")), "{error:?}");
         assert_eq!(listing(&files), ["000000.npz"]);

@@ -68,11 +68,25 @@ fn a_shorter_run_leaves_no_frames_of_a_longer_one() {
     let folder = tempfile::tempdir().unwrap();
     export(NpzFiles::create(folder.path()), (0..4).map(frame));
     let files = folder.path().join("npz");
-    for name in ["notes.txt", "000009.npz.part", "1234567.npz", "12.npz", "mine.npz"] {
+    for name in ["notes.txt", "000009.npz.17.part", "1234567.npz", "12.npz", "mine.npz"] {
         fs::write(files.join(name), "").unwrap();
     }
     let shorter = NpzFiles::create(folder.path());
     assert_eq!(listing(&files).len(), 9, "nothing goes before there is something new");
     export(shorter, (0..2).map(frame));
     assert_eq!(listing(&files), ["000000.npz", "000001.npz", "12.npz", "mine.npz", "notes.txt"]);
+}
+
+#[test]
+fn two_runs_do_not_write_to_one_unfinished_file() {
+    let folder = tempfile::tempdir().unwrap();
+    // No process has the number 0.
+    let others = folder.path().join("trajectory.txt.0.part");
+    fs::write(&others, "of another run").unwrap();
+    let sink = Trajectory::create(folder.path());
+    let own = format!("trajectory.txt.{}.part", std::process::id());
+    assert_eq!(listing(folder.path()), ["trajectory.txt.0.part", &own]);
+    export(sink, (0..2).map(frame));
+    assert_eq!(listing(folder.path()), ["trajectory.txt", "trajectory.txt.0.part"]);
+    assert_eq!(fs::read_to_string(&others).unwrap(), "of another run");
 }
