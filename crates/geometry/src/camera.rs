@@ -9,7 +9,10 @@ use crate::Viewport;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PoseEncoding(pub [f32; 9]);
 
-/// A pinhole camera without distortion, in pixels; pixel centres are whole numbers.
+/// A pinhole camera without distortion, in pixels.
+///
+/// Pixels are projected to and unprojected as whole numbers, like the published code does with the network's principal
+/// point, though that is at half the width (see [`Viewport`] for this convention and the half pixel between the two).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Intrinsics {
     /// Focal length along x.

@@ -1,6 +1,11 @@
 //! How the picture that the network sees lies in the picture that came in.
 
-/// Network pixel = original pixel * `scale` + `offset`, per axis.
+/// Network position = original position * `scale` + `offset`, per axis.
+///
+/// Positions are measured between the edges of a picture: 0 is the left or upper edge of its first pixel, its width or
+/// height the far edge of its last. This is the convention in which the network puts its principal point at half the
+/// width. A pixel's number, a whole number at its centre as everywhere else here, is half a pixel less than the position
+/// of its centre.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Viewport {
     /// Width and height of the original picture, upright (EXIF orientation applied), in pixels.
