@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, IndexOp, Tensor};
-use periplus_cache::{CacheConfig, CacheStats, KvCache, Pass};
+use periplus_cache::{CacheStats, KvCache, Pass};
 use periplus_kernels::rotary::Rotary;
 
 use crate::camera_head::CameraCache;
@@ -54,12 +54,7 @@ impl Stream {
     pub fn new(model: Arc<Model>, settings: &StreamSettings) -> Result<Self, ModelError> {
         settings.validate()?;
         let network = model.config();
-        let cache = CacheConfig {
-            window: settings.window,
-            retention: settings.keep_special,
-            pin_scale_frames: settings.include_scale_frames,
-            special_tokens: network.num_special(),
-        };
+        let cache = settings.cache(network.num_special());
         let head_dim = network.embed_dim / network.num_heads;
         Ok(Self {
             cache: KvCache::new(cache, network.depth, network.num_heads, head_dim, model.dtype, &model.device)?,

@@ -41,6 +41,12 @@ pub enum EngineError {
         /// Height of this one.
         height: usize,
     },
+    /// A pose that is not a number: weights that are damaged, or too large for the type they are stored in.
+    #[error("the network's answer for frame {index} is not a number: the checkpoint is damaged, or needs float32")]
+    NotFinite {
+        /// Number of the frame in the stream.
+        index: usize,
+    },
     /// A setting of the session that cannot be.
     #[error("{0}")]
     Setting(&'static str),

@@ -76,8 +76,8 @@ impl Session {
     /// per frame.
     ///
     /// # Errors
-    /// A frame that is not made of whole patches or of another size than the first, or a device that fails. The frame
-    /// is then dropped and the session is as it was before.
+    /// A frame that is not made of whole patches or of another size than the first, an answer that is not a number, or a
+    /// device that fails. The frame is then dropped and the session is as it was before.
     pub fn push(&mut self, frame: Frame) -> Result<Vec<FrameOutput>, EngineError> {
         self.check(&frame)?;
         let waiting = match &mut self.phase {
@@ -237,6 +237,9 @@ impl Host {
     ) -> Result<FrameOutput, EngineError> {
         let pose = <[f32; 9]>::try_from(self.pose_enc[i].as_slice())
             .map_err(|_| EngineError::Answer(format!("a pose of {} numbers", self.pose_enc[i].len())))?;
+        if pose.iter().any(|number| !number.is_finite()) {
+            return Err(EngineError::NotFinite { index });
+        }
         let pose_encoding = PoseEncoding(pose);
         let [width, height] = frame.viewport.network;
         Ok(FrameOutput {
