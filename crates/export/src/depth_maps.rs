@@ -28,7 +28,7 @@ impl DepthMaps {
     /// Makes the folder `depth` in `folder`, which is made if need be.
     ///
     /// # Errors
-    /// If the folder cannot be made or files cannot be written there.
+    /// If the folder cannot be made, files cannot be written there, or it holds files that are not from an earlier run.
     pub fn create(folder: &Path) -> Result<Self, ExportError> {
         Ok(Self { files: NumberedFiles::create(folder.join("depth"), "png")?, out_of_range: 0 })
     }
@@ -46,11 +46,12 @@ impl Sink for DepthMaps {
             .ok_or_else(|| std::io::Error::other("the picture is too large"))
             .and_then(|picture| picture.write_to(&mut png, ImageFormat::Png).map_err(std::io::Error::other))
             .map_err(|error| ExportError::writing(self.files.folder(), error))?;
-        if self.files.count == 0 {
+        self.files.write(frame.index, png.get_ref())?;
+        // Not before the first frame, which finds out whether the folder is ours.
+        if self.files.count == 1 {
             let scale = serde_json::json!({ "scale": SCALE, "invalid": 0 });
             write_file(self.files.folder().join("scale.json"), format!("{scale}\n").as_bytes())?;
         }
-        self.files.write(frame.index, png.get_ref())?;
         self.out_of_range += out_of_range;
         Ok(())
     }

@@ -26,6 +26,13 @@ pub enum ExportError {
         /// The system's reason.
         source: io::Error,
     },
+    /// A folder of numbered files holds something, and no earlier run of ours has left its marker there: writing would
+    /// mix results with the user's own files, or replace those.
+    #[error("{} holds files that are not from an earlier run: choose another --out", path.display())]
+    NotOurs {
+        /// The folder.
+        path: PathBuf,
+    },
     /// A file (or stream) cannot be written for another reason: no permission, say.
     #[error("{} cannot be written: {source}", path.display())]
     Write {

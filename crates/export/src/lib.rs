@@ -16,7 +16,9 @@
 //!
 //! **A run replaces the results of an earlier run** in the same folder, format by format, and not before it has
 //! results of its own: single files when they are finished, the numbered files of a folder (all of them, lest frames
-//! of two runs mix) when its first frame is written. Other files are left alone.
+//! of two runs mix) when its first frame is written. Other files are left alone: a folder of numbered files carries the
+//! marker `.periplus`, and one that holds files without it is the user's own and refused
+//! ([`ExportError::NotOurs`]).
 //!
 //! Poses are camera-to-world with OpenCV's axes; lengths are in the unit of the stream.
 

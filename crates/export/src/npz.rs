@@ -25,7 +25,7 @@ impl NpzFiles {
     /// Makes the folder `npz` in `folder`, which is made if need be.
     ///
     /// # Errors
-    /// If the folder cannot be made or files cannot be written there.
+    /// If the folder cannot be made, files cannot be written there, or it holds files that are not from an earlier run.
     pub fn create(folder: &Path) -> Result<Self, ExportError> {
         Ok(Self { files: NumberedFiles::create(folder.join("npz"), "npz")? })
     }

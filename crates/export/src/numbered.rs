@@ -6,7 +6,14 @@ use std::path::{Path, PathBuf};
 use crate::ExportError;
 use crate::pending::{PendingFile, UNFINISHED, make_folder, write_file};
 
-/// A folder of files `000000.EXT`, `000001.EXT` and so on, by the number of the frame.
+/// The file that tells a folder of results from one of the user's own pictures: written before the first frame.
+const MARKER: &str = ".periplus";
+
+/// For whoever comes across the file.
+const MARKER_TEXT: &[u8] = b"Written by periplus: its next run into this folder replaces the numbered files here.\n";
+
+/// A folder of files `000000.EXT`, `000001.EXT` and so on, by the number of the frame. It is ours alone: it was empty
+/// or carries the marker of an earlier run.
 pub(crate) struct NumberedFiles {
     folder: PathBuf,
     extension: &'static str,
@@ -15,10 +22,11 @@ pub(crate) struct NumberedFiles {
 }
 
 impl NumberedFiles {
-    /// Makes the folder, and finds out whether files can be written there.
+    /// Makes the folder, and finds out whether files may and can be written there.
     pub(crate) fn create(folder: PathBuf, extension: &'static str) -> Result<Self, ExportError> {
         make_folder(&folder)?;
         let files = Self { folder, extension, count: 0 };
+        files.is_marked()?;
         PendingFile::create(files.path_of(0))?;
         Ok(files)
     }
@@ -35,11 +43,28 @@ impl NumberedFiles {
     /// the folder never mixes two.
     pub(crate) fn write(&mut self, index: usize, contents: &[u8]) -> Result<(), ExportError> {
         if self.count == 0 {
-            self.clear()?;
+            // Asked again: the folder may have been filled since it was opened.
+            if self.is_marked()? {
+                self.clear()?;
+            } else {
+                write_file(self.folder.join(MARKER), MARKER_TEXT)?;
+            }
         }
         write_file(self.path_of(index), contents)?;
         self.count += 1;
         Ok(())
+    }
+
+    /// Whether the folder holds an earlier run rather than nothing; an error if it holds anything else.
+    fn is_marked(&self) -> Result<bool, ExportError> {
+        let failed = |error| ExportError::writing(&self.folder, error);
+        if self.folder.join(MARKER).try_exists().map_err(failed)? {
+            return Ok(true);
+        }
+        match fs::read_dir(&self.folder).map_err(failed)?.next() {
+            None => Ok(false),
+            Some(_) => Err(ExportError::NotOurs { path: self.folder.clone() }),
+        }
     }
 
     fn clear(&self) -> Result<(), ExportError> {

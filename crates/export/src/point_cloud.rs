@@ -8,13 +8,16 @@ use periplus_geometry::{FrameOutput, median};
 use crate::pending::{PendingFile, make_folder};
 use crate::{ExportError, Sink, Summary};
 
+/// The least distance of two different float32 numbers, so of two points: in smaller voxels each is alone.
+const LEAST_DISTANCE: f64 = 1.401_298_464_324_817e-45; // 2^-149
+
 /// Which points go into a [`PointCloud`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PointCloudOptions {
     /// Points of lower confidence are left out. Confidence is 1 + exp(x), so 1 keeps all. Default 1.5.
     pub min_confidence: f32,
-    /// Side of the voxels, of each of which the first point is kept, in the unit of the stream; 0 (or less, or no number) keeps every
-    /// point.
+    /// Side of the voxels, of each of which the first point is kept, in the unit of the stream; 0 (or less, or no
+    /// number) keeps every point.
     /// Default `None`: twice what a pixel spans at the median depth of the first frame.
     pub voxel_size: Option<f64>,
 }
@@ -29,11 +32,12 @@ impl Default for PointCloudOptions {
 ///
 /// The points are those of the depth maps (also with a point head: depth and pose agree better). Points that are not
 /// finite or not in front of the camera are left out. They are written as they come; what stays in memory is
-/// the set of voxels that have one, some 12 to 25 bytes each.
+/// the set of voxels that have one, some 30 to 60 bytes each.
 pub struct PointCloud {
     file: PendingFile,
     options: PointCloudOptions,
-    voxels: HashSet<[i32; 3]>,
+    /// Bits of whole float64 numbers, which no size of voxels is too small for.
+    voxels: HashSet<[u64; 3]>,
     /// Side of a voxel, once it is known.
     voxel_size: Option<f64>,
     points: u64,
@@ -54,9 +58,9 @@ impl PointCloud {
 
     /// Whether the voxel of `point` had none yet.
     fn is_first(&mut self, point: [f32; 3], voxel_size: f64) -> bool {
-        // Casts of what is too large give the largest number: points as far as that share their voxels.
-        let voxel = point.map(|x| (f64::from(x) / voxel_size).floor() as i32);
-        voxel_size.is_nan() || voxel_size <= 0.0 || self.voxels.insert(voxel)
+        // Adding 0 makes 0 of -0.
+        let voxel = point.map(|x| ((f64::from(x) / voxel_size).floor() + 0.0).to_bits());
+        voxel_size.is_nan() || voxel_size < LEAST_DISTANCE || self.voxels.insert(voxel)
     }
 }
 

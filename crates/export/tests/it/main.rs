@@ -68,10 +68,11 @@ fn export(sink: Result<impl Sink, ExportError>, frames: impl IntoIterator<Item =
     Box::new(sink).finish().unwrap()
 }
 
-/// Names of all files in a folder, sorted.
+/// Names of all files in a folder, sorted, but for the marker of a run.
 fn listing(folder: impl AsRef<Path>) -> Vec<String> {
     let entries = std::fs::read_dir(folder).unwrap();
     let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.retain(|name| name != ".periplus");
     names.sort();
     names
 }

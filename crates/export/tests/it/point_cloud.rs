@@ -77,6 +77,17 @@ fn a_voxel_keeps_its_first_point() {
 }
 
 #[test]
+fn voxels_may_be_of_any_size() {
+    let sized = |size| PointCloudOptions { voxel_size: Some(size), ..EVERY_POINT };
+    for size in [1e-12, 1e-30, 1.5e-45, f64::MIN_POSITIVE] {
+        // Far away and all apart.
+        let far = with_depth(0, [1e10, 2e10, 3e10, 4e10, 5e10, 6e10]);
+        assert_eq!(cloud(sized(size), [frame(0), far]).0.len(), 12, "{size}");
+    }
+    assert_eq!(cloud(sized(f64::INFINITY), [frame(0)]).0.len(), cloud(sized(1e300), [frame(0)]).0.len());
+}
+
+#[test]
 fn voxels_are_two_pixels_wide_unless_said_otherwise() {
     // Median depth 3.5 and fx = 2.
     let automatic = PointCloudOptions { voxel_size: None, ..EVERY_POINT };

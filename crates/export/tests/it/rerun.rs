@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use periplus_export::{DepthMaps, JsonFile, NpzFiles, PointCloud, PointCloudOptions, Sink, Trajectory};
+use periplus_export::{DepthMaps, ExportError, JsonFile, NpzFiles, PointCloud, PointCloudOptions, Sink, Trajectory};
 
 use crate::{export, frame, listing};
 
@@ -75,6 +75,43 @@ fn a_shorter_run_leaves_no_frames_of_a_longer_one() {
     assert_eq!(listing(&files).len(), 9, "nothing goes before there is something new");
     export(shorter, (0..2).map(frame));
     assert_eq!(listing(&files), ["000000.npz", "000001.npz", "12.npz", "mine.npz", "notes.txt"]);
+}
+
+#[test]
+fn numbered_files_of_the_user_are_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let pictures = folder.path().join("depth");
+    fs::create_dir(&pictures).unwrap();
+    for name in ["000000.png", "000001.png", "scale.json"] {
+        fs::write(pictures.join(name), "mine").unwrap();
+    }
+    let error = DepthMaps::create(folder.path()).err().unwrap();
+    assert!(matches!(&error, ExportError::NotOurs { path } if *path == pictures), "{error:?}");
+    assert!(error.to_string().ends_with("depth holds files that are not from an earlier run: choose another --out"));
+    assert_eq!(listing(&pictures), ["000000.png", "000001.png", "scale.json"]);
+    assert!(listing(&pictures).iter().all(|name| fs::read_to_string(pictures.join(name)).unwrap() == "mine"));
+    assert!(!pictures.join(".periplus").exists());
+}
+
+#[test]
+fn files_of_the_user_that_come_after_the_opening_are_left_alone_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut sink = DepthMaps::create(folder.path()).unwrap();
+    let picture = folder.path().join("depth/000000.png");
+    fs::write(&picture, "mine").unwrap();
+    assert!(matches!(sink.write(&frame(0)), Err(ExportError::NotOurs { .. })));
+    assert_eq!(fs::read_to_string(picture).unwrap(), "mine");
+    assert_eq!(listing(folder.path().join("depth")), ["000000.png"]);
+}
+
+#[test]
+fn a_folder_is_marked_with_its_first_frame() {
+    let folder = tempfile::tempdir().unwrap();
+    let marker = folder.path().join("npz/.periplus");
+    let mut sink = NpzFiles::create(folder.path()).unwrap();
+    assert!(!marker.exists());
+    sink.write(&frame(0)).unwrap();
+    assert!(marker.exists());
 }
 
 #[test]
