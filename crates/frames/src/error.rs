@@ -7,11 +7,7 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ImageSizeError {
     /// Not made of whole patches, or zero.
-    #[error(
-        "image size {image_size} is not a multiple of the patch size {patch}: use {} or {}",
-        nearest(*image_size, *patch)[0],
-        nearest(*image_size, *patch)[1]
-    )]
+    #[error("image size {image_size} is not a multiple of the patch size {patch}: use {}", nearest(*image_size, *patch))]
     NotWholePatches {
         /// What was asked for, in pixels.
         image_size: u32,
@@ -23,7 +19,7 @@ pub enum ImageSizeError {
     TooLarge {
         /// What was asked for, in pixels.
         image_size: u32,
-        /// The largest that is allowed, in pixels.
+        /// The largest that is allowed, in pixels: whole patches, 0 if not even one is allowed.
         limit: u32,
     },
     /// Patches without pixels.
@@ -31,10 +27,12 @@ pub enum ImageSizeError {
     NoPatch,
 }
 
-/// The multiples of `patch` (not 0) about `size`, none of them 0.
-fn nearest(size: u32, patch: u32) -> [u32; 2] {
-    let below = (size / patch * patch).max(patch);
-    [below, below.saturating_add(patch)]
+/// The multiples of `patch` (not 0) about `size`, but for 0.
+fn nearest(size: u32, patch: u32) -> String {
+    match size / patch * patch {
+        0 => patch.to_string(),
+        below => format!("{below} or {}", below.saturating_add(patch)),
+    }
 }
 
 /// A picture that cannot become a frame.

@@ -35,12 +35,12 @@ impl Preprocess {
         if patch == 0 {
             return Err(ImageSizeError::NoPatch);
         }
-        if image_size == 0 || !image_size.is_multiple_of(patch) {
-            return Err(ImageSizeError::NotWholePatches { image_size, patch });
-        }
-        let limit = (MAX_PICTURE_BYTES / 3).isqrt() as u32;
+        let limit = (MAX_PICTURE_BYTES / 3).isqrt() as u32 / patch * patch;
         if image_size > limit {
             return Err(ImageSizeError::TooLarge { image_size, limit });
+        }
+        if image_size == 0 || !image_size.is_multiple_of(patch) {
+            return Err(ImageSizeError::NotWholePatches { image_size, patch });
         }
         Ok(Self { image_size, patch, resize })
     }
