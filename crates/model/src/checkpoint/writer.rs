@@ -29,6 +29,10 @@ impl Writer {
             return Err(failed(io::Error::new(io::ErrorKind::AlreadyExists, "there is something that is not a file")));
         }
         let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if !folder.is_dir() {
+            let message = format!("there is no folder {}: make it first", folder.display());
+            return Err(failed(io::Error::new(io::ErrorKind::NotFound, message)));
+        }
         let mut builder = tempfile::Builder::new();
         builder.prefix(".").suffix(".partial");
         #[cfg(unix)]
