@@ -15,7 +15,7 @@ use periplus::{Frame, Weights};
 use crate::failure::Failure;
 
 /// What the demo weights are good for, for those who give them something else.
-pub(crate) const LIMITS: &str = "note: the demo weights know synthetic rooms only and mean nothing on other pictures; \
+pub(crate) const LIMITS: &str = "warning: the demo weights know synthetic rooms only and mean nothing on other pictures; \
                                  give a published checkpoint with --weights FILE";
 
 static WEIGHTS: &[u8] = include_bytes!("../../../weights/demo/demo.safetensors");

@@ -1,6 +1,6 @@
 //! Options that several commands share.
 
-use std::num::NonZeroUsize;
+use std::num::{IntErrorKind, NonZeroUsize, ParseIntError};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -13,7 +13,30 @@ use crate::{console, demo};
 
 /// Reads a count that cannot be zero.
 pub(crate) fn at_least_one(text: &str) -> Result<NonZeroUsize, String> {
-    text.parse().map_err(|_| "give a whole number from 1 on".into())
+    whole_number(text, 1)
+}
+
+/// Reads a count.
+pub(crate) fn from_zero<T: FromStr<Err = ParseIntError>>(text: &str) -> Result<T, String> {
+    whole_number(text, 0)
+}
+
+/// Reads a number of pixels. Zero is left to what knows the sizes that it can suggest instead.
+pub(crate) fn pixels(text: &str) -> Result<u32, String> {
+    whole_number(text, 1)
+}
+
+fn whole_number<T: FromStr<Err = ParseIntError>>(text: &str, least: u8) -> Result<T, String> {
+    text.parse().map_err(|error: ParseIntError| match error.kind() {
+        IntErrorKind::PosOverflow => "the number is too large: give a smaller one".into(),
+        _ => format!("give a whole number from {least} on"),
+    })
+}
+
+/// Reads a number that is a measure of something: no less than zero, and finite.
+pub(crate) fn measure<T: FromStr + Into<f64> + Copy>(text: &str) -> Result<T, String> {
+    let is_measure = |number: f64| number.is_finite() && number >= 0.0;
+    text.parse().ok().filter(|&number: &T| is_measure(number.into())).ok_or_else(|| "give a number from 0 on".into())
 }
 
 /// Which weights, and of which network.
@@ -192,11 +215,19 @@ impl Place {
     }
 }
 
+/// More than any machine gains from; with some thousands the pool starts no more but waits for ever.
+const MOST_THREADS: usize = 256;
+
+fn threads(text: &str) -> Result<NonZeroUsize, String> {
+    let number = text.parse().ok().filter(|&number: &NonZeroUsize| number.get() <= MOST_THREADS);
+    number.ok_or_else(|| format!("give a whole number from 1 to {MOST_THREADS}"))
+}
+
 /// Threads to compute in.
 #[derive(Args)]
 pub(crate) struct ThreadOptions {
     /// Threads to compute in [default: one per core]
-    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    #[arg(long, value_name = "N", value_parser = threads)]
     threads: Option<NonZeroUsize>,
 }
 
@@ -231,17 +262,22 @@ impl FromStr for PictureSize {
 
 impl PictureSize {
     /// # Errors
-    /// A usage failure unless both sides are whole patches.
+    /// A usage failure unless both sides are whole patches, and not too many.
     pub(crate) fn check(self, patch: usize) -> Result<(), Failure> {
         // A square of this side would be 3 GiB of pixels; beyond it sizes are mistakes and products overflow.
         const LARGEST: usize = 1 << 15;
-        let fits = |side: u32| (1..=LARGEST).contains(&(side as usize)) && (side as usize).is_multiple_of(patch);
-        if fits(self.width) && fits(self.height) {
+        let Self { width, height } = self;
+        let sides = [width as usize, height as usize];
+        let wrong = if sides.iter().any(|&side| side > LARGEST) {
+            "is too large".to_owned()
+        } else if sides.iter().any(|&side| side == 0 || !side.is_multiple_of(patch)) {
+            format!("is not made of patches of {patch} x {patch} pixels")
+        } else {
             return Ok(());
-        }
+        };
+        let largest = LARGEST - LARGEST % patch;
         Err(Failure::Usage(format!(
-            "the picture size {} x {} is not made of patches of {patch} x {patch} pixels: use multiples of {patch} up to {LARGEST}",
-            self.width, self.height
+            "the picture size {width} x {height} {wrong}: use multiples of {patch} up to {largest}"
         )))
     }
 }
@@ -267,8 +303,10 @@ mod tests {
         assert_eq!(size, PictureSize { width: 518, height: 294 });
         assert!(size.check(14).is_ok() && size.check(16).is_err());
         assert!("518".parse::<PictureSize>().is_err() && "518x-2".parse::<PictureSize>().is_err());
-        for wrong in ["0x14", "14x0", "4294967294x14"] {
-            assert!(wrong.parse::<PictureSize>().unwrap().check(14).is_err(), "{wrong}");
+        for (wrong, words) in [("0x14", "not made of"), ("14x0", "not made of"), ("4294967294x14", "too large")] {
+            let Err(Failure::Usage(said)) = wrong.parse::<PictureSize>().unwrap().check(14) else { panic!("{wrong}") };
+            assert!(said.contains(words) && said.ends_with("use multiples of 14 up to 32760"), "{said}");
         }
+        assert!(PictureSize { width: 32760, height: 32760 }.check(14).is_ok());
     }
 }

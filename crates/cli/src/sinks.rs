@@ -11,11 +11,12 @@ use periplus::export::{
 
 use crate::console;
 use crate::failure::Failure;
+use crate::options::measure;
 
 /// Which results, and where.
 #[derive(Args)]
 pub(crate) struct SinkOptions {
-    /// Folder for the results, made if need be
+    /// Folder for the results, made if need be; those of an earlier run in it are replaced
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// What to write there: npz (everything, a file per frame), tum (trajectory), depth (16-bit PNG), ply (point cloud),
@@ -31,10 +32,16 @@ pub(crate) struct SinkOptions {
     )]
     save: Vec<Format>,
     /// Confidence below which a point is left out of the point cloud; 1 keeps all
-    #[arg(long, value_name = "NUMBER", default_value_t = PointCloudOptions::default().min_confidence)]
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value_t = PointCloudOptions::default().min_confidence,
+        value_parser = measure::<f32>,
+        allow_negative_numbers = true
+    )]
     ply_confidence: f32,
     /// Side of the voxels that keep one point each, in the unit of depth; 0 keeps all [default: two pixels' worth]
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = measure::<f64>, allow_negative_numbers = true)]
     ply_voxel: Option<f64>,
     /// Print a JSON object per frame on standard output, and nothing else there
     #[arg(long)]

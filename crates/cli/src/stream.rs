@@ -15,7 +15,8 @@ use crate::demo::{self, DemoClip};
 use crate::failure::Failure;
 use crate::judge::Judge;
 use crate::options::{
-    Float, Place, StreamOptions, ThreadOptions, WeightsOptions, at_least_one, is_demo, open_weights, trained_size,
+    Float, Place, StreamOptions, ThreadOptions, WeightsOptions, at_least_one, from_zero, is_demo, open_weights, pixels,
+    trained_size,
 };
 use crate::progress::{Progress, show_loading};
 use crate::sinks::{SinkOptions, Sinks};
@@ -55,7 +56,7 @@ pub(crate) struct Arguments {
 #[derive(Args)]
 struct ClipOptions {
     /// Width of the picture that the network sees, in pixels [default: what it was trained on, 518 for published ones]
-    #[arg(long, value_name = "PIXELS")]
+    #[arg(long, value_name = "PIXELS", value_parser = pixels, allow_negative_numbers = true)]
     image_size: Option<u32>,
     /// Fit the width and crop what is too high, or fit the longer side and pad to a square
     #[arg(long, value_enum, default_value = "crop")]
@@ -64,10 +65,10 @@ struct ClipOptions {
     #[arg(long, value_name = "N", default_value = "1", value_parser = at_least_one)]
     stride: NonZeroUsize,
     /// Take the first N of those
-    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    #[arg(long, value_name = "N", value_parser = at_least_one, allow_negative_numbers = true)]
     first: Option<NonZeroUsize>,
     /// Leave out N pictures at the start
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = from_zero::<usize>, allow_negative_numbers = true)]
     skip: usize,
     /// What to do about a picture that cannot be read or is of another size than the first
     #[arg(long, value_enum, default_value = "stop")]
@@ -158,16 +159,29 @@ struct Run {
 impl Run {
     /// Answers frame after frame until the clip ends or something else does.
     fn stream(&mut self, interrupted: &AtomicBool) -> Result<(), Failure> {
+        let mut bad_frame = None;
         loop {
             if interrupted.load(Ordering::Relaxed) {
                 return Err(Failure::Interrupted);
             }
-            let Some(frame) = self.source.next() else { break };
-            let outputs = self.session.push(frame?)?;
-            self.deliver(&outputs)?;
+            match self.source.next() {
+                Some(Ok(frame)) => {
+                    let outputs = self.session.push(frame)?;
+                    self.deliver(&outputs)?;
+                }
+                Some(Err(error)) => {
+                    bad_frame = Some(error);
+                    break;
+                }
+                None => break,
+            }
         }
+        // Before a bad frame too: the good ones ahead of it may still be waiting for the scale frames to be complete.
         let outputs = self.session.finish()?;
         self.deliver(&outputs)?;
+        if let Some(error) = bad_frame {
+            return Err(error.into());
+        }
         match self.source.skipped() {
             [first, ..] if self.frames == 0 => {
                 Err(Failure::Failed(format!("no frame could be used, the first for this: {first}")))
@@ -207,7 +221,7 @@ impl Run {
         }
         let (written, finished) = self.sinks.finish();
         let ended = ended.and(finished);
-        if arguments.quiet || matches!(ended, Err(Failure::OutputClosed)) {
+        if arguments.quiet || self.frames == 0 || matches!(ended, Err(Failure::OutputClosed)) {
             return ended;
         }
         let mut lines = vec![format!(

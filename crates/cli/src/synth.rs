@@ -7,7 +7,7 @@ use periplus::Weights;
 
 use crate::console;
 use crate::failure::Failure;
-use crate::options::{Float, network};
+use crate::options::{Float, from_zero, network};
 use crate::progress::show_loading;
 
 /// Write a seeded synthetic checkpoint, for benchmarks and tests, where any weights will do
@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Seed of the weights
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = from_zero::<u64>)]
     seed: u64,
     /// Number type of the weights
     #[arg(long, value_enum, default_value = "f32")]

@@ -110,6 +110,22 @@ fn convert_leaves_nothing_behind_when_it_fails() {
 }
 
 #[test]
+fn a_folder_that_is_not_there_is_named_before_anything_is_written() {
+    let scratch = Scratch::new();
+    let config = scratch.write("tiny.json", TINY);
+    let output = scratch.path("nowhere/weights.safetensors");
+    let (mut synth, mut convert) = (periplus(), periplus());
+    synth.arg("synth").arg(&output).arg("--config").arg(config);
+    convert.arg("convert").arg(pytorch_checkpoint()).arg(&output);
+    for command in [&mut synth, &mut convert] {
+        let ended = run(command);
+        assert_eq!((ended.code, ended.stderr.lines().count()), (1, 1), "{}", ended.stderr);
+        let advice = format!("there is no folder {}: make it first\n", scratch.path("nowhere").display());
+        assert!(ended.stderr.ends_with(&advice) && !ended.stderr.contains("os error"), "{}", ended.stderr);
+    }
+}
+
+#[test]
 fn bench_tells_where_the_time_goes() {
     let scratch = Scratch::new();
     let config = scratch.write("tiny.json", TINY);

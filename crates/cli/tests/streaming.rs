@@ -115,6 +115,30 @@ fn what_was_written_before_a_bad_frame_stays_valid() {
     assert_finished(&out, 6);
 }
 
+#[test]
+fn good_frames_before_a_bad_one_are_answered_even_if_they_are_few() {
+    let scratch = Scratch::new();
+    let (out, folder) = (scratch.path("out"), scratch.pictures("clip", 8));
+    scratch.write("clip/frame2.png", "no picture");
+    // Of 3 scale frames, two are there.
+    let mut command = stream(&folder, &scratch.tiny_weights());
+    let ended = run(command.arg("--out").arg(&out).args(["--save", "npz,tum,ply,jsonl"]));
+    assert_eq!(ended.code, 1);
+    assert!(ended.stdout.starts_with("2 frames"), "{}", ended.stdout);
+    assert!(ended.stderr.lines().last().unwrap().contains("frame2.png"), "{}", ended.stderr);
+    assert_eq!(names(&out.join("npz")).len(), 2);
+    assert_finished(&out, 2);
+}
+
+#[test]
+fn a_run_without_an_answer_reports_no_frames() {
+    let scratch = Scratch::new();
+    let folder = scratch.pictures("clip", 2);
+    scratch.write("clip/frame0.png", "no picture");
+    let ended = run(stream(&folder, &scratch.tiny_weights()).arg("--out").arg(scratch.path("out")));
+    assert_eq!((ended.code, ended.stdout.as_str(), ended.stderr.lines().count()), (1, "", 1), "{}", ended.stderr);
+}
+
 /// Asserts that the files of a whole clip are there and hold `frames` frames, and that no half-written file is.
 fn assert_finished(out: &Path, frames: usize) {
     let contents = |extension: &str| {

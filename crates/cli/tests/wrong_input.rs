@@ -179,8 +179,21 @@ fn values_that_cannot_be() {
     let (frames, weights) = (scratch.pictures("clip", 1), scratch.tiny_weights());
     for (flag, value, words) in [
         ("--image-size", "75", &["75", "multiple", "70", "84"][..]),
-        ("--image-size", "0", &["0"]),
-        ("--image-size", "4200000000", &["4200000000"]),
+        ("--image-size", "0", &["0 is not", "use 14"]),
+        ("--image-size", "13400", &["too large", "at most 13370"]),
+        ("--image-size", "4200000000", &["4200000000", "too large", "at most 13370"]),
+        ("--image-size", "4300000000", &["--image-size", "too large"]),
+        ("--image-size", "wide", &["--image-size", "whole number from 1 on"]),
+        ("--skip", "-1", &["--skip", "whole number from 0 on"]),
+        ("--skip", "99999999999999999999", &["--skip", "too large"]),
+        ("--first", "0", &["--first", "whole number from 1 on"]),
+        ("--first", "99999999999999999999", &["--first", "too large"]),
+        ("--ply-voxel", "NaN", &["--ply-voxel", "give a number from 0 on"]),
+        ("--ply-voxel", "inf", &["--ply-voxel", "give a number from 0 on"]),
+        ("--ply-voxel", "-0.1", &["--ply-voxel", "give a number from 0 on"]),
+        ("--ply-confidence", "nan", &["--ply-confidence", "give a number from 0 on"]),
+        ("--ply-confidence", "1e39", &["--ply-confidence", "give a number from 0 on"]),
+        ("--ply-confidence", "-2", &["--ply-confidence", "give a number from 0 on"]),
         ("--window", "0", &["--window", "from 1 on"]),
         ("--scale-frames", "0", &["--scale-frames"]),
         ("--scale-frames", "-1", &["--scale-frames"]),
@@ -191,7 +204,9 @@ fn values_that_cannot_be() {
         ("--camera-iterations", "0", &["--camera-iterations"]),
         ("--keyframe-interval", "0", &["--keyframe-interval", "auto"]),
         ("--stride", "0", &["--stride", "from 1 on"]),
-        ("--threads", "0", &["--threads"]),
+        ("--threads", "0", &["--threads", "from 1 to 256"]),
+        ("--threads", "257", &["--threads", "from 1 to 256"]),
+        ("--threads", "20000", &["--threads", "from 1 to 256"]),
         ("--device", "gpu", &["--device", "cuda:N"]),
         ("--save", "exr", &["--save", "exr", "npz"]),
         ("--dtype", "f8", &["--dtype", "bf16"]),
@@ -216,6 +231,27 @@ fn an_unwritable_output_folder() {
     let out = scratch.write("file", "").join("out");
     let said = complaint(stream(&frames, &weights).arg("--out").arg(&out), 1);
     assert_names(&said, &[out.to_str().unwrap()]);
+}
+
+#[test]
+fn a_negative_number_is_a_value_and_not_a_flag() {
+    for flag in ["--skip", "--first", "--image-size", "--ply-voxel", "--ply-confidence"] {
+        assert_names(&complaint(periplus().args(["stream", flag, "-3"]), 2), &[flag, "'-3'", "number from "]);
+    }
+}
+
+#[test]
+fn numbered_files_of_the_user_in_the_output_folder() {
+    let scratch = Scratch::new();
+    let (frames, weights) = (scratch.pictures("clip", 4), scratch.tiny_weights());
+    for (format, name) in [("depth", "000000.png"), ("npz", "000007.npz")] {
+        let mine = scratch.write(&format!("data/{format}/{name}"), "mine");
+        let mut command = stream(&frames, &weights);
+        let said = complaint(command.args(["--save", format, "--out"]).arg(scratch.path("data")), 1);
+        assert_names(&said, &[format, "holds files that are not from an earlier run: choose another --out"]);
+        assert_eq!(fs::read_to_string(&mine).unwrap(), "mine");
+        assert_eq!(common::names(mine.parent().unwrap()), [name]);
+    }
 }
 
 #[test]

@@ -89,10 +89,11 @@ pub(crate) fn run(command: &mut Command) -> Ended {
     command.output().unwrap().into()
 }
 
-/// The names in a folder, sorted.
+/// The names in a folder, sorted, but for the marker of a run.
 pub(crate) fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<_> =
         fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.retain(|name| name != ".periplus");
     names.sort();
     names
 }
