@@ -382,7 +382,9 @@ fn what_cannot_be_written_is_an_error() {
     let path = folder.path("nowhere/weights.safetensors");
     let error = weights.write(&path, FloatType::F32).unwrap_err();
     assert!(matches!(error, CheckpointError::Write { .. }));
-    assert!(error.to_string().starts_with(&format!("cannot write {}: No such file", path.display())), "{error}");
+    let nowhere = folder.path("nowhere");
+    let expected = format!("cannot write {}: there is no folder {}: make it first", path.display(), nowhere.display());
+    assert_eq!(error.to_string(), expected);
     // A folder is not replaced.
     let path = folder.path("taken");
     fs::create_dir(&path).unwrap();
