@@ -257,7 +257,9 @@ fn step<S: Simd, const N: usize>(
         }
     }
     let shrink: [S::f32s; N] = std::array::from_fn(|j| exp2(simd, simd.sub_f32s(maxima[j], maximum[j])));
-    let mut total: [S::f32s; N] = std::array::from_fn(|j| simd.mul_f32s(totals[j], shrink[j]));
+    // Sums of a tile start at zero and are added to the running ones once: with tens of thousands of keys, adding each
+    // term to the running sum would round thousands of times at the size of the whole.
+    let mut total = [simd.splat_f32s(0.0); N];
     for scores in &mut *scores {
         for ((score, total), &maximum) in scores.iter_mut().zip(&mut total).zip(&maximum) {
             *score = exp2(simd, simd.sub_f32s(*score, maximum));
@@ -265,22 +267,23 @@ fn step<S: Simd, const N: usize>(
         }
     }
     maxima[..N].copy_from_slice(&maximum);
-    totals[..N].copy_from_slice(&total);
+    for j in 0..N {
+        totals[j] = simd.mul_add_e_f32s(totals[j], shrink[j], total[j]);
+    }
 
     let sums = &mut sums.as_chunks_mut::<N>().0[..padded_dim];
     for (i, sums) in sums.as_chunks_mut::<ROWS>().0.iter_mut().enumerate() {
-        let mut sum = *sums;
-        for sum in &mut sum {
-            for (sum, &shrink) in sum.iter_mut().zip(&shrink) {
-                *sum = simd.mul_f32s(*sum, shrink);
-            }
-        }
+        let mut sum = [[simd.splat_f32s(0.0); N]; ROWS];
         for (values, scores) in values.chunks_exact(padded_dim).zip(&*scores) {
             let values = &values[i * ROWS..][..ROWS];
             for (sum, &value) in sum.iter_mut().zip(values) {
                 multiply_add(simd, sum, value, scores);
             }
         }
-        *sums = sum;
+        for (sums, sum) in sums.iter_mut().zip(sum) {
+            for j in 0..N {
+                sums[j] = simd.mul_add_e_f32s(sums[j], shrink[j], sum[j]);
+            }
+        }
     }
 }

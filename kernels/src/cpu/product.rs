@@ -187,17 +187,6 @@ impl Stripe<'_, '_> {
         panel: &[[S::f32s; 2]],
     ) {
         let mut sums = [[simd.splat_f32s(0.0); 2]; N];
-        if !self.first || self.finish.add {
-            for (i, sums) in sums.iter_mut().enumerate() {
-                *sums = load(simd, self.target.row(row + i, part.clone()));
-            }
-        }
-        if let (true, Some(bias)) = (self.first, self.finish.bias) {
-            let bias = load(simd, &bias[part.clone()]);
-            for sums in &mut sums {
-                *sums = std::array::from_fn(|j| simd.add_f32s(sums[j], bias[j]));
-            }
-        }
         let runs: [_; N] = std::array::from_fn(|i| runs[i].as_chunks::<UNROLLED>());
         let (steps, rest) = panel.as_chunks::<UNROLLED>();
         for (step, panel) in steps.iter().enumerate() {
@@ -213,8 +202,18 @@ impl Stripe<'_, '_> {
                 multiply_add(simd, sums, run.1[k], panel);
             }
         }
-        for (i, sums) in sums.into_iter().enumerate() {
+        // What was there is added to the sum of these terms, not each term to it: a residual is large beside a term, and
+        // its rounding would count once for every one of them.
+        let add = |a: [S::f32s; 2], b: [S::f32s; 2]| std::array::from_fn(|j| simd.add_f32s(a[j], b[j]));
+        let bias = self.finish.bias.filter(|_| self.first).map(|bias| load(simd, &bias[part.clone()]));
+        for (i, mut sums) in sums.into_iter().enumerate() {
             let y = self.target.row(row + i, part.clone());
+            if let Some(bias) = bias {
+                sums = add(sums, bias);
+            }
+            if !self.first || self.finish.add {
+                sums = add(sums, load(simd, y));
+            }
             store(simd, y, sums);
             if self.last {
                 activate(y, self.finish.activation);
