@@ -127,6 +127,22 @@ fn scores_far_apart_neither_overflow_nor_vanish() {
     }
 }
 
+/// Adding 20 000 terms one by one to a running sum rounds at the size of the whole each time: 1e-6 and more. In tiles it
+/// is some 3e-7.
+#[test]
+fn many_keys_round_no_worse_than_few() {
+    let mut random = Random::new(8);
+    let (page_size, pages, dim) = (1000, 20, 32);
+    let qkv = random.f32(&[3, 3, 1, dim]);
+    // Values around 2 add up instead of cancelling.
+    let frames = (random.f32(&[pages, 2, page_size, 1, dim]) + 2.0).unwrap();
+    let special = frames.narrow(0, 0, 1).unwrap();
+    let table = PageTable { frames: (0..pages as u32).collect(), special: vec![], last_rows: page_size };
+    let y = paged_attention(&qkv, Pools { frames: &frames, special: &special }, &table).unwrap();
+    let expected = reference(&wide(&qkv), 3, 1, dim, &listed(&frames, &special, &table));
+    assert_close(&y, &expected, 6e-7);
+}
+
 #[test]
 fn the_number_of_threads_does_not_matter() {
     let qkv = Random::new(4).f32(&[1, 301, 3, 5, 64]);

@@ -73,6 +73,19 @@ fn agrees_with_float64() {
     }
 }
 
+/// A residual is large beside the terms that are added to it: it must be rounded a few times, not once a term.
+#[test]
+fn a_large_residual_is_rounded_few_times() {
+    let mut random = Random::new(9);
+    let (rows, inputs, outputs) = (23, 4096, 40);
+    let x = random.f32(&[rows, inputs]);
+    let w = random.f32(&[outputs, inputs]);
+    let y = (random.f32(&[rows, outputs]) + 1000.0).unwrap();
+    let expected: Vec<f64> = wide(&y).iter().zip(reference(&x, &w, None)).map(|(y, sum)| y + sum).collect();
+    linear_add(&y, &x, &w, None).unwrap();
+    assert_close(&y, &expected, 2e-7);
+}
+
 #[test]
 fn gelu_is_accurate_over_its_range() {
     let points: Vec<f32> = (-6000..6000).map(|i| i as f32 / 1000.0).collect();
