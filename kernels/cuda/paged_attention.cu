@@ -386,7 +386,7 @@ template <int DIM> cudaError_t launch_32(const PagedAttention *a, cudaStream_t s
 } // namespace
 
 extern "C" uint32_t paged_attention_splits(const PagedAttention *a, uint32_t multiprocessors) {
-    const bool wide = a->type == ATTENTION_F32;
+    const bool wide = a->type == ELEMENT_F32;
     const uint64_t queries = wide ? WARPS * queries_a_warp_32(a) : QUERIES_16;
     const uint64_t blocks = (a->tokens + queries - 1) / queries * a->heads * a->batch;
     // Two blocks a multiprocessor. A block's start costs about two tiles, the merge's launch eight.
@@ -400,9 +400,9 @@ extern "C" uint64_t paged_attention_workspace(const PagedAttention *a) {
 extern "C" cudaError_t paged_attention_merge(const PagedAttention *a, cudaStream_t stream) {
     const uint32_t blocks = (uint32_t)((Parts::rows(*a) + WARPS - 1) / WARPS);
     switch (a->type) {
-    case ATTENTION_F32: merge_kernel<float><<<blocks, THREADS, 0, stream>>>(*a); break;
-    case ATTENTION_F16: merge_kernel<__half><<<blocks, THREADS, 0, stream>>>(*a); break;
-    case ATTENTION_BF16: merge_kernel<__nv_bfloat16><<<blocks, THREADS, 0, stream>>>(*a); break;
+    case ELEMENT_F32: merge_kernel<float><<<blocks, THREADS, 0, stream>>>(*a); break;
+    case ELEMENT_F16: merge_kernel<__half><<<blocks, THREADS, 0, stream>>>(*a); break;
+    case ELEMENT_BF16: merge_kernel<__nv_bfloat16><<<blocks, THREADS, 0, stream>>>(*a); break;
     default: return cudaErrorInvalidValue;
     }
     return cudaGetLastError();
@@ -412,9 +412,9 @@ extern "C" cudaError_t paged_attention(const PagedAttention *a, cudaStream_t str
     if (a->splits == 0 || a->splits > MAX_SPLITS || a->page_size == 0) return cudaErrorInvalidValue;
     if (a->batch == 0 || a->tokens == 0 || a->heads == 0) return cudaSuccess;
     switch (a->type) {
-    case ATTENTION_BF16: return launch_16<__nv_bfloat16>(a, stream);
-    case ATTENTION_F16: return launch_16<__half>(a, stream);
-    case ATTENTION_F32: break;
+    case ELEMENT_BF16: return launch_16<__nv_bfloat16>(a, stream);
+    case ELEMENT_F16: return launch_16<__half>(a, stream);
+    case ELEMENT_F32: break;
     default: return cudaErrorInvalidValue;
     }
     switch (a->head_dim) {

@@ -4,14 +4,13 @@
 // special pool. Every page of the list is full but the last one, of which `last_rows` rows count. What lies past them
 // is never read, so it may be anything. Nothing else is masked.
 #pragma once
+#include "element.h"
 #include <cuda_runtime_api.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-typedef enum { ATTENTION_F32 = 0, ATTENTION_F16 = 1, ATTENTION_BF16 = 2 } AttentionType;
 
 // Pages of one layer. Strides are in elements, so that a pool [pages, 2, page_size, heads, head_dim] and a packed product
 // [frames, tokens, 3, heads, head_dim], a frame as a page, are described alike. Heads follow each other at head_dim.
@@ -38,7 +37,7 @@ typedef struct {
     uint32_t frame_pages, special_pages, last_rows;
     uint32_t batch, tokens, heads, head_dim, page_size;  // tokens: queries of a group
     float scale;
-    AttentionType type;    // of queries, keys, values and output; products and sums are float32
+    ElementType type;    // of queries, keys, values and output; products and sums are float32
     uint32_t splits;       // parts of the key list, for blocks of their own; 1 needs no workspace
     float *workspace;      // paged_attention_workspace() floats, 16-byte aligned
 } PagedAttention;

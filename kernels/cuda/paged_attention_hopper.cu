@@ -433,13 +433,13 @@ Encode encoder() {
 }
 
 // Tensor of 16-bit numbers in boxes of [1, .., rows, 1 head, 64]; strides in elements, from the heads on.
-bool encode(CUtensorMap *map, AttentionType type, const void *data, int rank, const cuuint64_t *dims, const int64_t *strides,
+bool encode(CUtensorMap *map, ElementType type, const void *data, int rank, const cuuint64_t *dims, const int64_t *strides,
             uint32_t rows) {
     cuuint64_t bytes[4];
     for (int i = 0; i < rank - 1; i++) bytes[i] = (cuuint64_t)strides[i] * 2;
     const cuuint32_t box[5] = {DIM, 1, rows, 1, 1}, steps[5] = {1, 1, 1, 1, 1};
     const CUtensorMapDataType number =
-        type == ATTENTION_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+        type == ELEMENT_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
     return encoder()(map, number, rank, const_cast<void *>(data), dims, bytes, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
@@ -481,8 +481,8 @@ extern "C" cudaError_t paged_attention_hopper(const PagedAttention *a, cudaStrea
     if (a->head_dim != DIM || a->splits == 0 || a->splits > MAX_SPLITS || a->page_size == 0) return cudaErrorInvalidValue;
     if (a->batch == 0 || a->tokens == 0 || a->heads == 0) return cudaSuccess;
     switch (a->type) {
-    case ATTENTION_BF16: return launch<__nv_bfloat16>(a, stream);
-    case ATTENTION_F16: return launch<__half>(a, stream);
+    case ELEMENT_BF16: return launch<__nv_bfloat16>(a, stream);
+    case ELEMENT_F16: return launch<__half>(a, stream);
     default: return cudaErrorInvalidValue;
     }
 }

@@ -23,7 +23,7 @@
 
 using Run = cudaError_t (*)(const PagedAttention *, cudaStream_t);
 struct Case {
-    AttentionType type = ATTENTION_BF16;
+    ElementType type = ELEMENT_BF16;
     uint32_t batch = 1, tokens = 1005, heads = 16, dim = 64, page_size = 999;
     uint32_t frames = 1, special = 0, last_rows = 1;
     bool contiguous = false;  // queries, keys and values share one product; a frame is a page
@@ -63,7 +63,7 @@ struct Device {
         for (void *p : owned) cudaFree(p);
     }
 };
-inline size_t size_of(AttentionType t) { return t == ATTENTION_F32 ? 4 : 2; }
+inline size_t size_of(ElementType t) { return t == ELEMENT_F32 ? 4 : 2; }
 struct Built {
     Device device;
     PagedAttention a{};
@@ -263,9 +263,9 @@ inline void build(Built &b, const Case &c, std::mt19937_64 &random) {
                     c.surge, .2f, seed + 3);
         fill<T>(b.device, b.value_rows, row, 1.f, .5f, seed + 2);
     };
-    if (c.type == ATTENTION_F32)
+    if (c.type == ELEMENT_F32)
         make(0.f);
-    else if (c.type == ATTENTION_F16)
+    else if (c.type == ELEMENT_F16)
         make(__half());
     else
         make(__nv_bfloat16());
@@ -289,7 +289,7 @@ inline void prepare(Built &b, uint32_t splits) {
     b.a.workspace = floats ? b.device.get<float>(floats) : nullptr;
     if (floats) CHECK(cudaMemset(b.a.workspace, 0xFF, floats * 4));
 }
-inline double tolerance(AttentionType t) { return t == ATTENTION_F32 ? 2e-6 : t == ATTENTION_F16 ? 8e-4 : 5e-3; }
+inline double tolerance(ElementType t) { return t == ELEMENT_F32 ? 2e-6 : t == ELEMENT_F16 ? 8e-4 : 5e-3; }
 inline std::vector<char> bytes_of(const Built &b) {
     std::vector<char> v(b.output_bytes + 2 * b.guard);
     CHECK(cudaMemcpy(v.data(), b.output_base, v.size(), cudaMemcpyDeviceToHost));
@@ -307,9 +307,9 @@ inline Reference reference(Built &b, const Case &c) {
     r.result = b.device.get<double>(4);
     const uint64_t *q = b.device.copy(b.query_rows_), *k = b.device.copy(b.key_rows), *v = b.device.copy(b.value_rows);
     dim3 grid(c.tokens, c.heads, c.batch);
-    if (c.type == ATTENTION_F32)
+    if (c.type == ELEMENT_F32)
         reference_kernel<float><<<grid, 128>>>(q, k, v, c.keys(), c.tokens, c.heads, c.dim, b.a.scale, r.out);
-    else if (c.type == ATTENTION_F16)
+    else if (c.type == ELEMENT_F16)
         reference_kernel<__half><<<grid, 128>>>(q, k, v, c.keys(), c.tokens, c.heads, c.dim, b.a.scale, r.out);
     else
         reference_kernel<__nv_bfloat16><<<grid, 128>>>(q, k, v, c.keys(), c.tokens, c.heads, c.dim, b.a.scale, r.out);
@@ -328,9 +328,9 @@ inline Verdict judge(Built &b, const Case &c, Run run, const Reference &ref) {
     }
     CHECK(cudaDeviceSynchronize());
     CHECK(cudaMemset(ref.result, 0, 32));
-    if (c.type == ATTENTION_F32)
+    if (c.type == ELEMENT_F32)
         compare_kernel<float><<<256, 256>>>((float *)b.a.output, ref.out, ref.n, ref.result);
-    else if (c.type == ATTENTION_F16)
+    else if (c.type == ELEMENT_F16)
         compare_kernel<__half><<<256, 256>>>((__half *)b.a.output, ref.out, ref.n, ref.result);
     else
         compare_kernel<__nv_bfloat16><<<256, 256>>>((__nv_bfloat16 *)b.a.output, ref.out, ref.n, ref.result);
@@ -341,7 +341,7 @@ inline Verdict judge(Built &b, const Case &c, Run run, const Reference &ref) {
     if (h[2] > 0) {
         v.good = false;
         v.why = std::to_string((long long)h[2]) + " not finite of " + std::to_string(ref.n);
-    } else if (!(v.error <= (c.type == ATTENTION_F32 && c.surge != 1.f ? 1e-4 : tolerance(c.type)))) {
+    } else if (!(v.error <= (c.type == ELEMENT_F32 && c.surge != 1.f ? 1e-4 : tolerance(c.type)))) {
         v.good = false;
         v.why = "error";
     }

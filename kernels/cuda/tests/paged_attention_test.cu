@@ -35,7 +35,7 @@ void check(const Case &c, const Kernel &k, std::mt19937_64 &random, const char *
     }
 }
 struct Pick {
-    AttentionType type;
+    ElementType type;
     uint32_t dim;
     Kernel *k;
 };
@@ -69,9 +69,9 @@ int main(int argc, char **argv) {
     fflush(stdout);
     std::mt19937_64 random(seed);
     std::vector<Pick> picks = {
-        {ATTENTION_BF16, 64, &hopper},  {ATTENTION_F16, 64, &hopper},     {ATTENTION_BF16, 64, &portable},
-        {ATTENTION_F16, 64, &portable}, {ATTENTION_BF16, 128, &portable}, {ATTENTION_F16, 128, &portable},
-        {ATTENTION_F32, 32, &portable}, {ATTENTION_F32, 64, &portable},   {ATTENTION_F32, 128, &portable}};
+        {ELEMENT_BF16, 64, &hopper},  {ELEMENT_F16, 64, &hopper},     {ELEMENT_BF16, 64, &portable},
+        {ELEMENT_F16, 64, &portable}, {ELEMENT_BF16, 128, &portable}, {ELEMENT_F16, 128, &portable},
+        {ELEMENT_F32, 32, &portable}, {ELEMENT_F32, 64, &portable},   {ELEMENT_F32, 128, &portable}};
     auto uniform = [&](uint32_t lo, uint32_t hi) { return lo + (uint32_t)(random() % (hi - lo + 1)); };
     auto log_uniform = [&](double lo, double hi) {
         return (uint32_t)(std::exp(std::log(lo) + (std::log(hi) - std::log(lo)) * (random() % 100001 / 100000.)));
@@ -164,7 +164,7 @@ int main(int argc, char **argv) {
             check(c, *k.k, random, "no keys");
         }
         for (auto &k : picks)
-            if (k.dim == 64 && k.type != ATTENTION_F16)
+            if (k.dim == 64 && k.type != ELEMENT_F16)
                 for (uint32_t last = 1; last <= 250; last++) {
                     Case c;
                     c.type = k.type;
@@ -195,7 +195,7 @@ int main(int argc, char **argv) {
         }
         {
             Case c = full;
-            c.type = ATTENTION_F16;
+            c.type = ELEMENT_F16;
             bench("full window 1005 x 74425", c, hopper, 3, random);
         }
         bench("full window 1005 x 74425", full, portable, 3, random);
@@ -234,7 +234,7 @@ int main(int argc, char **argv) {
         }
         {
             Case c;
-            c.type = ATTENTION_F32;
+            c.type = ELEMENT_F32;
             c.dim = 128;
             c.tokens = 1;
             c.page_size = c.last_rows = 72;
@@ -250,7 +250,7 @@ int main(int argc, char **argv) {
         }
         {
             Case c;
-            c.type = ATTENTION_F32;
+            c.type = ELEMENT_F32;
             c.frames = 14;
             c.special = 1;
             c.last_rows = 36;
