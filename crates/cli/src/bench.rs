@@ -8,14 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use periplus::checkpoint::FloatType;
 use periplus::checkpoint::synthetic::hash_uniform;
 use periplus::{Device, Engine, Frame, Keyframes, Raster, Session, SessionConfig, StreamSettings, Viewport, Weights};
 use serde::Serialize;
 
 use crate::console;
 use crate::failure::Failure;
-use crate::options::{Float, PictureSize, Place, ThreadOptions, at_least_one, network, open_weights};
+use crate::options::{ComputeOptions, PictureSize, at_least_one, network, open_weights};
 use crate::progress::show_loading;
 use crate::spans::StageTimes;
 
@@ -52,14 +51,8 @@ pub(crate) struct Arguments {
     /// Latest keyframes that a new frame sees in full [default: the checkpoint's, or 64]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     window: Option<NonZeroUsize>,
-    /// Where to compute: auto, cpu, cuda or cuda:N
-    #[arg(long, value_name = "DEVICE", default_value = "auto")]
-    device: Place,
-    /// Number type of weights and cache
-    #[arg(long, value_enum, default_value = "f32")]
-    dtype: Float,
     #[command(flatten)]
-    threads: ThreadOptions,
+    compute: ComputeOptions,
     /// Print one JSON object instead of the table
     #[arg(long)]
     json: bool,
@@ -100,8 +93,7 @@ struct Times {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    arguments.threads.start()?;
-    let device = arguments.device.device()?;
+    let device = arguments.compute.start()?;
     let config = arguments.config.as_deref();
     let weights = match &arguments.weights {
         Some(weights) => open_weights(weights, config)?,
@@ -114,7 +106,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 fn measure(arguments: &Arguments, weights: Weights, device: &Device) -> Result<Measurement, Failure> {
     let started = Instant::now();
-    let float = FloatType::from(arguments.dtype);
+    let float = arguments.compute.float();
     let engine = Engine::load(&weights, float.into(), device)?;
     drop(weights);
     let load_seconds = started.elapsed().as_secs_f64();

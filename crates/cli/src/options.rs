@@ -178,7 +178,7 @@ impl From<Float> for FloatType {
 
 /// Where to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+enum Place {
     /// The best device there is.
     Auto,
     Cpu,
@@ -207,7 +207,7 @@ impl Place {
     ///
     /// # Errors
     /// If this build has no code for it.
-    pub(crate) fn device(self) -> Result<Device, Failure> {
+    fn device(self) -> Result<Device, Failure> {
         match self {
             Self::Auto | Self::Cpu => Ok(Device::Cpu),
             Self::Cuda(_) => Err(Failure::Failed("this build of periplus has no CUDA: use --device cpu".into())),
@@ -223,22 +223,37 @@ fn threads(text: &str) -> Result<NonZeroUsize, String> {
     number.ok_or_else(|| format!("give a whole number from 1 to {MOST_THREADS}"))
 }
 
-/// Threads to compute in.
+/// Where to compute, in which numbers and how many threads.
 #[derive(Args)]
-pub(crate) struct ThreadOptions {
+pub(crate) struct ComputeOptions {
+    /// Where to compute: auto, cpu, cuda or cuda:N
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    device: Place,
+    /// Number type of weights and cache
+    #[arg(long, value_enum, default_value = "f32")]
+    dtype: Float,
     /// Threads to compute in [default: one per core]
     #[arg(long, value_name = "N", value_parser = threads)]
     threads: Option<NonZeroUsize>,
 }
 
-impl ThreadOptions {
-    /// Makes the pool that all computation runs in; to be called once, before any.
-    pub(crate) fn start(&self) -> Result<(), Failure> {
+impl ComputeOptions {
+    /// Makes the pool that all computation on the CPU runs in, and gives the device; to be called once, before any.
+    ///
+    /// # Errors
+    /// If threads cannot be started, or this build has no code for the device.
+    pub(crate) fn start(&self) -> Result<Device, Failure> {
         let threads = self.threads.map_or(0, NonZeroUsize::get); // to rayon 0 means one per core
         rayon::ThreadPoolBuilder::new()
             .num_threads(threads)
             .build_global()
-            .map_err(|error| Failure::Failed(format!("the threads to compute in cannot be started: {error}")))
+            .map_err(|error| Failure::Failed(format!("the threads to compute in cannot be started: {error}")))?;
+        self.device.device()
+    }
+
+    /// The number type of weights and cache.
+    pub(crate) fn float(&self) -> FloatType {
+        self.dtype.into()
     }
 }
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, ValueEnum};
-use periplus::checkpoint::FloatType;
 use periplus::frames::{FolderOptions, FolderSource, OnBadFrame, Preprocess, Resize, Source};
 use periplus::{Config, Engine, FrameOutput, Keyframes, Session, SessionConfig, keyframe_interval};
 
@@ -15,8 +14,7 @@ use crate::demo::{self, DemoClip};
 use crate::failure::Failure;
 use crate::judge::Judge;
 use crate::options::{
-    Float, Place, StreamOptions, ThreadOptions, WeightsOptions, at_least_one, from_zero, is_demo, open_weights, pixels,
-    trained_size,
+    ComputeOptions, StreamOptions, WeightsOptions, at_least_one, from_zero, is_demo, open_weights, pixels, trained_size,
 };
 use crate::progress::{Progress, show_loading};
 use crate::sinks::{SinkOptions, Sinks};
@@ -39,14 +37,8 @@ pub(crate) struct Arguments {
     /// Keep every N-th frame in the cache; auto keeps all up to 320 frames and about 320 of longer clips
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = interval)]
     keyframe_interval: Interval,
-    /// Where to compute: auto, cpu, cuda or cuda:N
-    #[arg(long, value_name = "DEVICE", default_value = "auto")]
-    device: Place,
-    /// Number type of weights and cache
-    #[arg(long, value_enum, default_value = "f32")]
-    dtype: Float,
     #[command(flatten)]
-    threads: ThreadOptions,
+    compute: ComputeOptions,
     /// Say nothing but warnings and errors
     #[arg(long)]
     quiet: bool,
@@ -98,8 +90,7 @@ fn interval(text: &str) -> Result<Interval, String> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    arguments.threads.start()?;
-    let device = arguments.device.device()?;
+    let device = arguments.compute.start()?;
     let weights_path = arguments.weights.weights.as_deref().unwrap_or(Path::new("demo"));
     let weights = open_weights(weights_path, arguments.weights.config.as_deref())?;
     let preprocess = arguments.clip.preprocess(weights.config())?;
@@ -116,7 +107,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let interval = interval.map_or_else(|| keyframe_interval(source.len_hint().unwrap_or(0)), NonZeroUsize::get);
     // The engine has weights of its own: the file's map is let go before the first frame.
     let weights = if arguments.quiet { weights } else { show_loading(weights) };
-    let engine = Engine::load(&weights, FloatType::from(arguments.dtype).into(), &device)?;
+    let engine = Engine::load(&weights, arguments.compute.float().into(), &device)?;
     drop(weights);
     let session = engine.session(SessionConfig { stream, keyframes: Keyframes::Every(interval) })?;
 
