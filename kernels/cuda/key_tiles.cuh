@@ -1,8 +1,7 @@
 // How a list of pages is cut into tiles of rows, and what blocks write when the list is split among them.
 #pragma once
+#include "instructions.cuh"
 #include "paged_attention.h"
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 // Tiles of TILE rows over the pages that a group of queries sees. Tiles end where their page ends, so the first tile of
 // a page may begin before row 0. A copy then fills with zeros what is not there, whereas past the end of the last page
@@ -78,7 +77,6 @@ __device__ __forceinline__ float2 unpack(uint32_t both, __nv_bfloat16) {
     return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xFFFF0000u));
 }
 __device__ __forceinline__ float2 unpack(uint32_t both, __half) { return __half22float2(*(const __half2 *)&both); }
-__device__ __forceinline__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
 // Of the key list; the merge gives each lane of a warp two.
 constexpr uint32_t MAX_SPLITS = 64;
