@@ -9,18 +9,14 @@
 // within range, and float32 and bfloat16 reach 2^127. So m is the largest score of the *first* tile, and the loop over
 // the others has no maximum, no shuffle and no rescaling, which at head width 64 cost as much as the exponentials. A
 // block whose sums come out above 2^100, or not finite, does its work again with a running maximum: `exact`.
+#include "hopper.cuh"
 #include "key_tiles.cuh"
-#include <cuda.h>
-
-#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#error "wgmma needs -gencode=arch=compute_90a,code=sm_90a and no other target"
-#endif
 
 namespace {
 constexpr int DIM = 64;
 // Nine tiles of 112 rows make 1008: the pages of 518 x 378 pictures (999) and their frames (1005) leave 1% of it empty.
 constexpr int TILE = 112;
-constexpr int WARPGROUP = 128, CONSUMERS = 2, STAGES = 7;
+constexpr int CONSUMERS = 2, STAGES = 7;
 constexpr int THREADS = (CONSUMERS + 1) * WARPGROUP, QUERIES = CONSUMERS * 64;  // of a block
 constexpr uint32_t TILE_BYTES = TILE * DIM * 2;
 
@@ -34,24 +30,6 @@ template <typename T> struct alignas(1024) Shared {
     bool again;
 };
 
-__device__ __forceinline__ void barrier_init(uint64_t *barrier, int count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
-}
-__device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t phase) {
-    asm volatile(
-        "{ .reg .pred done;\n"
-        "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-        "@done bra finished;\n"
-        "bra again;\n"
-        "finished: }" ::"r"(shared_address(barrier)), "r"(phase) : "memory");
-}
-__device__ __forceinline__ void barrier_expect(uint64_t *barrier, uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-                 : "memory");
-}
-__device__ __forceinline__ void barrier_arrive(uint64_t *barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
 __device__ __forceinline__ void copy_queries(const CUtensorMap *map, void *to, uint64_t *full, int head, int query, int group) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared_address(to)), "l"(map), "r"(shared_address(full)),
@@ -66,28 +44,6 @@ __device__ __forceinline__ void copy_tile(const CUtensorMap *map, void *to, uint
                  : "memory");
 }
 
-__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int PENDING> __device__ __forceinline__ void wgmma_wait() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
-}
-// Keeps the compiler from moving uses of registers that a wgmma reads or writes across this place.
-template <int N> __device__ __forceinline__ void pin(float (&registers)[N]) {
-#pragma unroll
-    for (int i = 0; i < N; i++) asm volatile("" : "+f"(registers[i])::"memory");
-}
-template <int N> __device__ __forceinline__ void pin(uint32_t (&registers)[N]) {
-#pragma unroll
-    for (int i = 0; i < N; i++) asm volatile("" : "+r"(registers[i])::"memory");
-}
-// Matrix descriptor of rows of 128 bytes in the 128-byte swizzle; groups of eight rows are 1024 bytes apart.
-__device__ __forceinline__ uint64_t descriptor(const void *p) {
-    const uint64_t address = (shared_address(p) & 0x3FFFF) >> 4, group_stride = 1024 >> 4, swizzle_128_bytes = 1;
-    return address | (uint64_t)1 << 16 | group_stride << 32 | swizzle_128_bytes << 62;
-}
-
-#define REGISTERS_8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
-                          "+f"(d[i + 6]), "+f"(d[i + 7])
 // scores[64, 112] (+)= queries[64, 16] keys[112, 16]ᵀ, both in shared memory.
 #define WGMMA_SCORES(type)                                                                                               \
     asm volatile("{ .reg .pred add; setp.ne.b32 add, %58, 0;\n"                                                          \
@@ -128,21 +84,9 @@ __device__ __forceinline__ bool any_consumer(bool mine) {
     return any;
 }
 
-// Position in the ring of tiles in shared memory.
-struct Ring {
-    int stage = 0;
-    uint32_t phase = 0;
-    __device__ __forceinline__ void advance() {
-        if (++stage == STAGES) {
-            stage = 0;
-            phase ^= 1;
-        }
-    }
-};
-
 template <typename T>
 __device__ __forceinline__ void produce(Shared<T> &shared, KeyTiles<TILE> tiles, const CUtensorMap *frame_map,
-                                        const CUtensorMap *special_map, uint32_t head, Ring &ring) {
+                                        const CUtensorMap *special_map, uint32_t head, Ring<STAGES> &ring) {
     uint32_t page = ~0u, number = 0;
     for (; tiles.count; tiles.next()) {
         if (page != tiles.page) {
@@ -172,9 +116,8 @@ template <typename T> struct Consumer {
     Shared<T> &shared;
     const float scale_log2;
     const int lane;
-    // Descriptors, whose lowest bits are an address in units of 16 bytes, so that others are reached by addition.
     const uint64_t queries, first_tile;
-    Ring ring;
+    Ring<STAGES> ring;
     float scores[TILE / 2], output[DIM / 2], reference[2], sum[2];
 
     __device__ __forceinline__ Consumer(Shared<T> &shared, float scale_log2, int consumer)
@@ -263,7 +206,7 @@ template <typename T> struct Consumer {
         weigh(even);
         int before = -1;  // stage of the values whose product was started last
         auto step = [&](uint32_t (&last)[TILE / 4], uint32_t (&next)[TILE / 4]) {
-            const Ring now = ring;
+            const Ring<STAGES> now = ring;
             ring.advance();
             tiles.next();
             barrier_wait(&shared.key_full[ring.stage], ring.phase);
@@ -383,7 +326,7 @@ attention_kernel(const __grid_constant__ CUtensorMap query_map, const __grid_con
             barrier_init(&shared.key_free[stage], CONSUMERS * 4);  // a warp each
             barrier_init(&shared.value_free[stage], CONSUMERS * 4);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barrier_init_done();
     }
     __syncthreads();
 
@@ -395,7 +338,7 @@ attention_kernel(const __grid_constant__ CUtensorMap query_map, const __grid_con
             for (int i = 0; i < CONSUMERS; i++)
                 copy_queries(&query_map, &shared.queries[i * 64 * DIM], &shared.query_full, head, blockIdx.x * QUERIES + i * 64,
                              group);
-            Ring ring;
+            Ring<STAGES> ring;
             produce(shared, tiles, &frame_map, &special_map, head, ring);
             barrier_wait(&shared.decided, 0);
             if (shared.again) produce(shared, tiles, &frame_map, &special_map, head, ring);
@@ -417,32 +360,11 @@ attention_kernel(const __grid_constant__ CUtensorMap query_map, const __grid_con
     }
 }
 
-using Encode = CUresult (*)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *,
-                            const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
-                            CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-// The driver's encoder, looked up once so that nothing links against the driver.
-Encode encoder() {
-    static const Encode encode = [] {
-        void *entry = nullptr;
-        cudaDriverEntryPointQueryResult result;
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &result);
-        return (Encode)entry;
-    }();
-    return encode;
-}
-
 // Tensor of 16-bit numbers in boxes of [1, .., rows, 1 head, 64]; strides in elements, from the heads on.
 bool encode(CUtensorMap *map, ElementType type, const void *data, int rank, const cuuint64_t *dims, const int64_t *strides,
             uint32_t rows) {
-    cuuint64_t bytes[4];
-    for (int i = 0; i < rank - 1; i++) bytes[i] = (cuuint64_t)strides[i] * 2;
-    const cuuint32_t box[5] = {DIM, 1, rows, 1, 1}, steps[5] = {1, 1, 1, 1, 1};
-    const CUtensorMapDataType number =
-        type == ELEMENT_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-    return encoder()(map, number, rank, const_cast<void *>(data), dims, bytes, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                     CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                     CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    const cuuint32_t box[5] = {DIM, 1, rows, 1, 1};
+    return encode_tiled(map, type, data, rank, dims, strides, box);
 }
 bool encode_pool(CUtensorMap *map, const PagedAttention *a, const PagePool &pool) {
     const cuuint64_t dims[5] = {DIM, a->heads, a->page_size, 2, pool.pages};
@@ -477,7 +399,7 @@ extern "C" uint32_t paged_attention_hopper_splits(const PagedAttention *a, uint3
 }
 
 extern "C" cudaError_t paged_attention_hopper(const PagedAttention *a, cudaStream_t stream) {
-    if (!encoder()) return cudaErrorNotSupported;
+    if (!tiled_encoder()) return cudaErrorNotSupported;
     if (a->head_dim != DIM || a->splits == 0 || a->splits > MAX_SPLITS || a->page_size == 0) return cudaErrorInvalidValue;
     if (a->batch == 0 || a->tokens == 0 || a->heads == 0) return cudaSuccess;
     switch (a->type) {

@@ -1,0 +1,95 @@
+// Instructions of compute capability 9.0 that C++ has no words for: barriers in shared memory that copies report to, and
+// the products of a warpgroup (wgmma).
+#pragma once
+#include "element.h"
+#include "instructions.cuh"
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#error "wgmma needs -gencode=arch=compute_90a,code=sm_90a and no other target"
+#endif
+
+constexpr int WARPGROUP = 128;
+
+__device__ __forceinline__ void barrier_init(uint64_t *barrier, int count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
+}
+// Once all are initialised, before others use them: makes them seen by copies and by other blocks of the cluster.
+__device__ __forceinline__ void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t phase) {
+    asm volatile(
+        "{ .reg .pred done;\n"
+        "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@done bra finished;\n"
+        "bra again;\n"
+        "finished: }" ::"r"(shared_address(barrier)), "r"(phase) : "memory");
+}
+__device__ __forceinline__ void barrier_expect(uint64_t *barrier, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+                 : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint64_t *barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int PENDING> __device__ __forceinline__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+// Keeps the compiler from moving uses of registers that a wgmma reads or writes across this place.
+template <int N> __device__ __forceinline__ void pin(float (&registers)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+f"(registers[i])::"memory");
+}
+template <int N> __device__ __forceinline__ void pin(uint32_t (&registers)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+r"(registers[i])::"memory");
+}
+// Matrix descriptor of rows of 128 bytes in the 128-byte swizzle; groups of eight rows are 1024 bytes apart. Its lowest
+// bits are an address in units of 16 bytes, so that others are reached by addition.
+__device__ __forceinline__ uint64_t descriptor(const void *p) {
+    const uint64_t address = (shared_address(p) & 0x3FFFF) >> 4, group_stride = 1024 >> 4, swizzle_128_bytes = 1;
+    return address | (uint64_t)1 << 16 | group_stride << 32 | swizzle_128_bytes << 62;
+}
+#define REGISTERS_8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+                          "+f"(d[i + 6]), "+f"(d[i + 7])
+
+// Position in a ring of tiles in shared memory.
+template <int STAGES> struct Ring {
+    int stage = 0;
+    uint32_t phase = 0;
+    __device__ __forceinline__ void advance() {
+        if (++stage == STAGES) {
+            stage = 0;
+            phase ^= 1;
+        }
+    }
+};
+
+// A function of the driver, looked up so that nothing links against the driver; null if it has none of that name.
+template <typename Function> Function *driver_function(const char *name) {
+    void *entry = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    cudaGetDriverEntryPointByVersion(name, &entry, 12000, cudaEnableDefault, &result);
+    return (Function *)entry;
+}
+inline decltype(cuTensorMapEncodeTiled) *tiled_encoder() {
+    static const auto encode = driver_function<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
+    return encode;
+}
+
+inline CUtensorMapDataType tensor_map_type(ElementType type) {
+    return type == ELEMENT_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+}
+// Tensor of 16-bit numbers for copies of `box`, whose rows are 128 bytes; strides in elements, from the second dimension on.
+inline bool encode_tiled(CUtensorMap *map, ElementType type, const void *data, int rank, const cuuint64_t *dims,
+                         const int64_t *strides, const cuuint32_t *box) {
+    cuuint64_t bytes[4];
+    for (int i = 0; i < rank - 1; i++) bytes[i] = (cuuint64_t)strides[i] * 2;
+    const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
+    return tiled_encoder()(map, tensor_map_type(type), rank, const_cast<void *>(data), dims, bytes, box, steps,
+                           CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
