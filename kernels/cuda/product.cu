@@ -1,0 +1,276 @@
+// Products for compute capability 8.0 and up: linear layers and convolutions as one matrix product, whose left operand is
+// gathered from the picture tile by tile and never stored (implicit GEMM, Chetlur et al. 2014). 16 bits by tensor cores
+// (mma.sync), float32 by plain arithmetic.
+//
+// A block makes a tile of rows (pixels of y) by outputs. The terms of a sum are indexed [kernel, kernel, inputs], as the
+// weights of an output are, and are taken 128 bytes at a time: three such steps of both operands lie in shared memory, of
+// which two are being copied while one is worked on.
+#include "instructions.cuh"
+#include "product_epilogue.cuh"
+#include "product_few_rows.h"
+
+namespace {
+constexpr int THREADS = 128, STAGES = 3;
+constexpr int STEP_BYTES = 128, CHUNK_BYTES = 16, CHUNKS = STEP_BYTES / CHUNK_BYTES;
+template <typename T> constexpr int STEP = STEP_BYTES / sizeof(T);    // terms of a step
+template <typename T> constexpr int CHUNK = CHUNK_BYTES / sizeof(T);  // terms of a chunk
+
+// Where the kernel's first pixel lies for a row of the tile; it may be outside of the picture.
+struct Pixel {
+    int64_t offset;  // elements from x
+    int y, x;
+};
+
+template <typename T, int ROWS, int OUTPUTS> struct Shared {
+    // The sums of the tile follow the last step. Rows 8 floats further than they need spread over the banks.
+    static constexpr int SUMS_STRIDE = OUTPUTS + 8;
+    Pixel pixels[ROWS];
+    union {
+        struct {
+            T x[STAGES][ROWS * STEP<T>], weights[STAGES][OUTPUTS * STEP<T>];
+        };
+        float sums[ROWS * SUMS_STRIDE];
+    };
+};
+
+// 16-byte chunk `chunk` of row `row` of a step. Rows follow each other at 128 bytes, so without the exclusive or the eight
+// rows that are read together would lie in the same banks.
+template <typename T> __device__ __forceinline__ T *chunk_of(T *step, int row, int chunk) {
+    return step + row * STEP<T> + (chunk ^ row % 8) * CHUNK<T>;
+}
+
+template <int BYTES> __device__ __forceinline__ void copy_piece(void *to, const void *from, bool there) {
+    if constexpr (BYTES == 16)
+        copy_16_bytes(to, from, there);
+    else if constexpr (BYTES == 2)  // less than cp.async can
+        *(uint16_t *)to = there ? *(const uint16_t *)from : (uint16_t)0;
+    else
+        copy_bytes<BYTES>(to, from, there);
+}
+
+// The tile at hand, and the copies of its steps in pieces of PIECE bytes, which divide a pixel's inputs.
+template <typename T, int ROWS, int OUTPUTS, int PIECE> struct Tile {
+    const Product &p;
+    Shared<T, ROWS, OUTPUTS> &shared;
+    uint64_t first_row;
+    uint32_t first_output;
+    int terms;
+
+    __device__ __forceinline__ Tile(const Product &p, Shared<T, ROWS, OUTPUTS> &shared) : p(p), shared(shared) {
+        // Neighbouring blocks share rows, which are more than the weights where it matters.
+        const uint32_t across = (p.outputs - 1) / OUTPUTS + 1;
+        first_row = (uint64_t)(blockIdx.x / across) * ROWS;
+        first_output = blockIdx.x % across * OUTPUTS;
+        terms = (int)terms_of(p);
+        for (int i = threadIdx.x; i < ROWS; i += THREADS) {
+            const uint64_t row = first_row + i, width = out_size(p.width, p), height = out_size(p.height, p);
+            Pixel pixel = {0, -(1 << 30), 0};  // outside, whatever the kernel adds
+            if (row < p.frames * height * width) {
+                pixel.y = (int)(row / width % height * p.stride) - (int)p.padding;
+                pixel.x = (int)(row % width * p.stride) - (int)p.padding;
+                const int64_t frame = (int64_t)(row / width / height);
+                pixel.offset = ((frame * p.height + pixel.y) * p.width + pixel.x) * p.inputs;
+            }
+            shared.pixels[i] = pixel;
+        }
+        __syncthreads();
+    }
+    __device__ __forceinline__ int steps() const { return (terms + STEP<T> - 1) / STEP<T>; }
+
+    // Starts the copy of a step. A thread copies one chunk of every sixteenth row.
+    __device__ __forceinline__ void copy(int step) {
+        const int chunk = threadIdx.x % CHUNKS, first = threadIdx.x / CHUNKS, stage = step % STAGES;
+        constexpr int APART = THREADS / CHUNKS, PIECE_TERMS = PIECE / sizeof(T);
+#pragma unroll
+        for (int piece = 0; piece < CHUNK<T>; piece += PIECE_TERMS) {
+            const int term = step * STEP<T> + chunk * CHUNK<T> + piece;
+            const bool any = term < terms;
+            const int tap = any ? term / (int)p.inputs : 0, down = tap / (int)p.kernel, right = tap % (int)p.kernel;
+            const T *x = (const T *)p.x + ((int64_t)down * p.width + right) * p.inputs + (term - tap * (int)p.inputs);
+#pragma unroll
+            for (int row = first; row < ROWS; row += APART) {
+                const Pixel pixel = shared.pixels[row];
+                const bool there = any && (uint32_t)(pixel.y + down) < p.height && (uint32_t)(pixel.x + right) < p.width;
+                copy_piece<PIECE>(chunk_of(shared.x[stage], row, chunk) + piece, there ? x + pixel.offset : p.x, there);
+            }
+            const T *weight = (const T *)p.weight + (uint64_t)first_output * terms + term;
+#pragma unroll
+            for (int row = first; row < OUTPUTS; row += APART) {
+                const bool there = any && first_output + row < p.outputs;
+                copy_piece<PIECE>(chunk_of(shared.weights[stage], row, chunk) + piece,
+                                  there ? weight + (int64_t)row * terms : p.weight, there);
+            }
+        }
+    }
+
+    // Calls work(x, weights) for every step, copying two ahead.
+    template <typename Work> __device__ __forceinline__ void stream(Work work) {
+        const int count = steps();
+        for (int step = 0; step < STAGES - 1; step++) {
+            if (step < count) copy(step);
+            copy_commit();
+        }
+        for (int step = 0; step < count; step++) {
+            copy_wait<STAGES - 2>();
+            __syncthreads();
+            if (step + STAGES - 1 < count) copy(step + STAGES - 1);
+            copy_commit();
+            work(shared.x[step % STAGES], shared.weights[step % STAGES]);
+        }
+        copy_wait<0>();
+        __syncthreads();
+    }
+
+    // Where the sum of a row and an output goes, both counted within the tile; then finish().
+    __device__ __forceinline__ float *sum(int row, int output) {
+        return shared.sums + row * Shared<T, ROWS, OUTPUTS>::SUMS_STRIDE + output;
+    }
+    __device__ __forceinline__ void store() {
+        __syncthreads();
+        const uint64_t rows = rows_of(p);
+        constexpr int FOURS = OUTPUTS / 4;
+        for (int i = threadIdx.x; i < ROWS * FOURS; i += THREADS) {
+            const int row = i / FOURS, output = i % FOURS * 4;
+            if (first_row + row >= rows) return;
+            if (first_output + output >= p.outputs) continue;
+            const float4 four = *(const float4 *)sum(row, output);
+            finish(p, first_row + row, first_output + output, {four.x, four.y, four.z, four.w});
+        }
+    }
+};
+
+// 16 bits: the warps stand WARPS_DOWN rows of warps high over the tile.
+template <typename T, int ROWS, int OUTPUTS, int WARPS_DOWN, int PIECE>
+__global__ void __launch_bounds__(THREADS) kernel_16(const __grid_constant__ Product p) {
+    extern __shared__ __align__(128) unsigned char raw[];
+    Tile<T, ROWS, OUTPUTS, PIECE> tile(p, *reinterpret_cast<Shared<T, ROWS, OUTPUTS> *>(raw));
+    constexpr int WARPS_ACROSS = THREADS / 32 / WARPS_DOWN, DOWN = ROWS / WARPS_DOWN, ACROSS = OUTPUTS / WARPS_ACROSS;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int warp_row = warp / WARPS_ACROSS * DOWN, warp_output = warp % WARPS_ACROSS * ACROSS;
+
+    float sums[DOWN / 16][ACROSS / 8][4] = {};
+    tile.stream([&](T *x, T *weights) {
+#pragma unroll
+        for (int k = 0; k < CHUNKS / 2; k++) {
+            uint32_t a[DOWN / 16][4];
+#pragma unroll
+            for (int m = 0; m < DOWN / 16; m++)
+                load_matrices(a[m], chunk_of(x, warp_row + m * 16 + lane % 16, k * 2 + lane / 16));
+#pragma unroll
+            for (int n = 0; n < ACROSS / 16; n++) {
+                uint32_t b[4];
+                load_matrices(b, chunk_of(weights, warp_output + n * 16 + lane / 16 * 8 + lane % 8, k * 2 + lane / 8 % 2));
+#pragma unroll
+                for (int m = 0; m < DOWN / 16; m++) {
+                    mma(sums[m][n * 2], a[m], b[0], b[1], T());
+                    mma(sums[m][n * 2 + 1], a[m], b[2], b[3], T());
+                }
+            }
+        }
+    });
+#pragma unroll
+    for (int m = 0; m < DOWN / 16; m++)
+#pragma unroll
+        for (int n = 0; n < ACROSS / 8; n++)
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                *(float2 *)tile.sum(warp_row + m * 16 + half * 8 + lane / 4, warp_output + n * 8 + lane % 4 * 2) =
+                    make_float2(sums[m][n][half * 2], sums[m][n][half * 2 + 1]);
+    tile.store();
+}
+
+// float32: a thread makes 8 x 8 sums of rows 8 and outputs 4 apart. The 32 terms of a step are summed by themselves and
+// then added to the sums, so that a long sum rounds about as little as one by halves.
+constexpr int ROWS_32 = 128, OUTPUTS_32 = 64;
+template <int PIECE> __global__ void __launch_bounds__(THREADS) kernel_32(const __grid_constant__ Product p) {
+    extern __shared__ __align__(128) unsigned char raw[];
+    Tile<float, ROWS_32, OUTPUTS_32, PIECE> tile(p, *reinterpret_cast<Shared<float, ROWS_32, OUTPUTS_32> *>(raw));
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int first_row = warp / 2 * 64 + lane % 8, first_output = warp % 2 * 32 + lane / 8;
+
+    float sums[8][8] = {};
+    tile.stream([&](float *x, float *weights) {
+        float part[8][8] = {};
+#pragma unroll 2
+        for (int chunk = 0; chunk < CHUNKS; chunk++) {
+            float4 w[8];
+#pragma unroll
+            for (int n = 0; n < 8; n++) w[n] = *(const float4 *)chunk_of(weights, first_output + n * 4, chunk);
+#pragma unroll
+            for (int m = 0; m < 8; m++) {
+                const float4 v = *(const float4 *)chunk_of(x, first_row + m * 8, chunk);
+#pragma unroll
+                for (int n = 0; n < 8; n++)
+                    part[m][n] = fmaf(v.w, w[n].w, fmaf(v.z, w[n].z, fmaf(v.y, w[n].y, fmaf(v.x, w[n].x, part[m][n]))));
+            }
+        }
+#pragma unroll
+        for (int m = 0; m < 8; m++)
+#pragma unroll
+            for (int n = 0; n < 8; n++) sums[m][n] += part[m][n];
+    });
+#pragma unroll
+    for (int m = 0; m < 8; m++)
+#pragma unroll
+        for (int n = 0; n < 8; n++) *tile.sum(first_row + m * 8, first_output + n * 4) = sums[m][n];
+    tile.store();
+}
+
+uint64_t blocks_of(const Product &p, int rows, int outputs) {
+    return (rows_of(p) + rows - 1) / rows * ((p.outputs - 1) / outputs + 1);
+}
+template <typename T, int ROWS, int OUTPUTS, typename Kernel>
+cudaError_t launch(Kernel kernel, const Product &p, cudaStream_t stream) {
+    const uint64_t blocks = blocks_of(p, ROWS, OUTPUTS);
+    if (blocks > INT32_MAX) return cudaErrorInvalidValue;
+    constexpr int BYTES = sizeof(Shared<T, ROWS, OUTPUTS>);
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
+    if (error != cudaSuccess) return error;
+    kernel<<<(unsigned)blocks, THREADS, BYTES, stream>>>(p);
+    return cudaGetLastError();
+}
+template <typename T, int ROWS, int OUTPUTS, int WARPS_DOWN, int PIECE = 16>
+cudaError_t launch_16(const Product &p, cudaStream_t stream) {
+    return launch<T, ROWS, OUTPUTS>(kernel_16<T, ROWS, OUTPUTS, WARPS_DOWN, PIECE>, p, stream);
+}
+
+// Whether pixels and weights may be copied `bytes` at a time.
+bool copied_by(const Product &p, size_t bytes, size_t element) {
+    return p.inputs * element % bytes == 0 && (uintptr_t)p.x % bytes == 0 && (uintptr_t)p.weight % bytes == 0;
+}
+
+template <typename T> cudaError_t launch_16(const Product &p, cudaStream_t stream) {
+    if (!copied_by(p, 16, 2))
+        return copied_by(p, 8, 2) ? launch_16<T, 128, 64, 2, 8>(p, stream) : launch_16<T, 128, 64, 2, 2>(p, stream);
+    int device, multiprocessors;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error != cudaSuccess) return error;
+    error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+    if (error != cudaSuccess) return error;
+    if (p.outputs <= 32) return launch_16<T, 128, 32, 4>(p, stream);
+    // Large tiles read less, small ones leave fewer multiprocessors idle: the cheapest by rounds of blocks times the cost
+    // of one.
+    const auto cost = [&](int rows, int outputs, uint64_t each) {
+        return (blocks_of(p, rows, outputs) + multiprocessors - 1) / multiprocessors * each;
+    };
+    const uint64_t large = cost(128, 128, 100), middle = cost(128, 64, 55), small = cost(64, 64, 32);
+    if (large <= middle && large <= small) return launch_16<T, 128, 128, 2>(p, stream);
+    return middle <= small ? launch_16<T, 128, 64, 2>(p, stream) : launch_16<T, 64, 64, 2>(p, stream);
+}
+cudaError_t launch_32(const Product &p, cudaStream_t stream) {
+    return copied_by(p, 16, 4) ? launch<float, ROWS_32, OUTPUTS_32>(kernel_32<16>, p, stream)
+                               : launch<float, ROWS_32, OUTPUTS_32>(kernel_32<4>, p, stream);
+}
+} // namespace
+
+extern "C" cudaError_t product(const Product *product, cudaStream_t stream) {
+    const Product &p = *product;
+    if (!valid(p)) return cudaErrorInvalidValue;
+    if (rows_of(p) == 0 || p.outputs == 0) return cudaSuccess;
+    if (product_few_rows_fits(p)) return product_few_rows(p, stream);
+    switch (p.type) {
+    case ELEMENT_F16: return launch_16<__half>(p, stream);
+    case ELEMENT_BF16: return launch_16<__nv_bfloat16>(p, stream);
+    default: return launch_32(p, stream);
+    }
+}
