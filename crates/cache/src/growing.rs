@@ -29,11 +29,6 @@ impl GrowingRows {
         Ok(Self { storage, page: None, kept: 0, table: PageTable::default() })
     }
 
-    /// Rows kept, the provisional ones not counted.
-    pub fn rows(&self) -> usize {
-        self.kept
-    }
-
     /// Bytes allocated.
     pub fn bytes(&self) -> usize {
         self.page.as_ref().map_or(0, bytes)

@@ -34,11 +34,6 @@ impl<T> Raster<T> {
         (x < self.width && y < self.height).then(|| &self.values[y * self.width + x])
     }
 
-    /// The values themselves.
-    pub fn into_values(self) -> Vec<T> {
-        self.values
-    }
-
     /// A raster of the same size, `f(column, row, value)` at every pixel.
     pub fn map_pixels<U>(&self, mut f: impl FnMut(usize, usize, &T) -> U) -> Raster<U> {
         let mut values = Vec::with_capacity(self.values.len());

@@ -65,5 +65,5 @@ fn a_raster_holds_as_many_values_as_it_has_pixels() {
     assert_eq!(raster.get(1, 2), Some(&5));
     assert_eq!((raster.get(2, 0), raster.get(0, 3)), (None, None));
     let places = raster.map_pixels(|x, y, value| 2 * y + x == *value);
-    assert_eq!(places.into_values(), [true; 6]);
+    assert_eq!(places.values(), [true; 6]);
 }
