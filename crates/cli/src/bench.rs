@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use crate::console;
 use crate::failure::Failure;
+use crate::interruption::Interruption;
 use crate::options::{ComputeOptions, PictureSize, at_least_one, network, open_weights};
 use crate::progress::show_loading;
 use crate::spans::StageTimes;
@@ -100,7 +101,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         None => Weights::synthetic(network(config)?, 0)?,
     };
     arguments.image_size.check(weights.config().patch_size)?;
-    let measurement = measure(arguments, show_loading(weights), &device)?;
+    let measurement = measure(arguments, show_loading(weights, false, &Interruption::default()), &device)?;
     console::print(&if arguments.json { serde_json::to_string(&measurement)? } else { measurement.table() })
 }
 

@@ -1,12 +1,14 @@
 //! `periplus convert`: PyTorch checkpoints become safetensors.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use periplus::Weights;
+use periplus::checkpoint::{CheckpointError, FloatType};
 
 use crate::console;
 use crate::failure::Failure;
+use crate::interruption::Interruption;
 use crate::options::{Float, mention_unexpected};
 use crate::progress::show_loading;
 
@@ -31,7 +33,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let weights = Weights::open_any(&arguments.input, arguments.config.as_deref())?;
     mention_unexpected(&weights);
     let float = arguments.dtype.map_or(weights.float_type(), Float::into);
-    show_loading(weights).write(&arguments.output, float)?;
+    write(weights, &arguments.output, float)?;
     console::line(&format!("wrote {} in {float}", arguments.output.display()));
     Ok(())
+}
+
+/// Writes a checkpoint, unless the user interrupts it, which leaves nothing of it.
+pub(crate) fn write(weights: Weights, output: &Path, float: FloatType) -> Result<(), Failure> {
+    let interruption = Interruption::listen()?;
+    match show_loading(weights, false, &interruption).write(output, float) {
+        Err(CheckpointError::Stopped) => {
+            console::line(&format!("interrupted: {} was not written", output.display()));
+            Err(Failure::Interrupted)
+        }
+        written => Ok(written?),
+    }
 }

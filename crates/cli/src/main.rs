@@ -6,6 +6,7 @@ mod convert;
 mod demo;
 mod failure;
 mod inspect;
+mod interruption;
 mod judge;
 mod options;
 mod progress;

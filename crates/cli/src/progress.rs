@@ -1,12 +1,14 @@
 //! How far a run has come: a bar on a terminal, a line now and then elsewhere.
 
 use std::io::{self, IsTerminal};
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use periplus::Weights;
 
 use crate::console;
+use crate::interruption::Interruption;
 
 /// Time between two lines where there is no terminal: a log of an hour's run stays readable.
 const BETWEEN_LINES: Duration = Duration::from_secs(10);
@@ -76,20 +78,22 @@ fn style(total_known: bool) -> ProgressStyle {
     ProgressStyle::with_template(template).expect("the template is well formed")
 }
 
-/// The weights with a bar that follows them as they are read, on a terminal; as they are elsewhere.
+/// The weights with a bar that follows them as they are read, on a terminal and unless `quiet`. An interruption ends the
+/// reading.
 #[allow(clippy::expect_used)] // the template is this one
-pub(crate) fn show_loading(weights: Weights) -> Weights {
-    if !io::stderr().is_terminal() {
-        return weights;
-    }
+pub(crate) fn show_loading(weights: Weights, quiet: bool, interruption: &Interruption) -> Weights {
+    let bar = if quiet || !io::stderr().is_terminal() { ProgressBar::hidden() } else { ProgressBar::no_length() };
     let style = ProgressStyle::with_template("{bar:30} {bytes}/{total_bytes} of weights  {eta} left");
-    let bar = ProgressBar::no_length().with_style(style.expect("the template is well formed"));
+    let bar = bar.with_style(style.expect("the template is well formed"));
+    let interruption = interruption.clone();
     weights.with_progress(move |done, total| {
         bar.set_length(total);
         bar.set_position(done);
-        if done >= total {
+        let stop = interruption.requested();
+        if stop || done >= total {
             bar.finish_and_clear();
         }
+        if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })
 }
 

@@ -2,8 +2,6 @@
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, ValueEnum};
 use periplus::frames::{FolderOptions, FolderSource, OnBadFrame, Preprocess, Resize, Source};
@@ -12,6 +10,7 @@ use periplus::{Config, Engine, FrameOutput, Keyframes, Session, SessionConfig, k
 use crate::console;
 use crate::demo::{self, DemoClip};
 use crate::failure::Failure;
+use crate::interruption::Interruption;
 use crate::judge::Judge;
 use crate::options::{
     ComputeOptions, StreamOptions, WeightsOptions, at_least_one, from_zero, is_demo, open_weights, pixels, trained_size,
@@ -96,7 +95,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let preprocess = arguments.clip.preprocess(weights.config())?;
     let source = arguments.clip.open(arguments.frames.as_deref(), preprocess)?;
     // From here on there are unfinished files, which only a run that ends in order takes away.
-    let interrupted = on_interrupt()?;
+    let interruption = Interruption::listen()?;
     let sinks = Sinks::open(&arguments.sinks)?;
     if is_demo(weights_path) && arguments.frames.is_some() {
         console::line(demo::LIMITS);
@@ -106,8 +105,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let interval = arguments.keyframe_interval;
     let interval = interval.map_or_else(|| keyframe_interval(source.len_hint().unwrap_or(0)), NonZeroUsize::get);
     // The engine has weights of its own: the file's map is let go before the first frame.
-    let weights = if arguments.quiet { weights } else { show_loading(weights) };
-    let engine = Engine::load(&weights, arguments.compute.float().into(), &device)?;
+    let weights = show_loading(weights, arguments.quiet, &interruption);
+    let engine = Engine::load(&weights, arguments.compute.float().into(), &device);
+    if interruption.requested() {
+        return Err(Failure::Interrupted);
+    }
+    let engine = engine?;
     drop(weights);
     let session = engine.session(SessionConfig { stream, keyframes: Keyframes::Every(interval) })?;
 
@@ -119,20 +122,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         judge: arguments.frames.is_none().then(Judge::default),
         frames: 0,
     };
-    let ended = run.stream(&interrupted);
+    let ended = run.stream(&interruption);
     run.end(ended, arguments)
-}
-
-/// A flag that is set when the user (or the system) asks the program to stop. Asked twice, it stops at once.
-fn on_interrupt() -> Result<Arc<AtomicBool>, Failure> {
-    let interrupted = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&interrupted);
-    ctrlc::set_handler(move || {
-        if flag.swap(true, Ordering::Relaxed) {
-            std::process::exit(Failure::INTERRUPTED.into());
-        }
-    })?;
-    Ok(interrupted)
 }
 
 /// A clip on its way from the source to the sinks.
@@ -149,10 +140,10 @@ struct Run {
 
 impl Run {
     /// Answers frame after frame until the clip ends or something else does.
-    fn stream(&mut self, interrupted: &AtomicBool) -> Result<(), Failure> {
+    fn stream(&mut self, interruption: &Interruption) -> Result<(), Failure> {
         let mut bad_frame = None;
         loop {
-            if interrupted.load(Ordering::Relaxed) {
+            if interruption.requested() {
                 return Err(Failure::Interrupted);
             }
             match self.source.next() {

@@ -6,9 +6,9 @@ use clap::Args;
 use periplus::Weights;
 
 use crate::console;
+use crate::convert::write;
 use crate::failure::Failure;
 use crate::options::{Float, from_zero, network};
-use crate::progress::show_loading;
 
 /// Write a seeded synthetic checkpoint, for benchmarks and tests, where any weights will do
 #[derive(Args)]
@@ -29,7 +29,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let weights = Weights::synthetic(network(arguments.config.as_deref())?, arguments.seed)?;
-    show_loading(weights).write(&arguments.output, arguments.dtype.into())?;
+    write(weights, &arguments.output, arguments.dtype.into())?;
     console::line(&format!("wrote {}", arguments.output.display()));
     Ok(())
 }

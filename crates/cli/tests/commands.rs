@@ -4,7 +4,8 @@ mod common;
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use common::{Scratch, TINY, periplus, run, stream};
 use serde_json::Value;
@@ -109,6 +110,50 @@ fn convert_leaves_nothing_behind_when_it_fails() {
     assert!(common::names(&scratch.path("out")).is_empty());
 }
 
+/// A network large enough for its checkpoint to take a while.
+#[cfg(unix)]
+const LARGE: &str = r#"{"embed_dim": 512, "num_heads": 8, "vit_heads": 8, "camera_heads": 8}"#;
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_checkpoint_leaves_nothing_behind() {
+    let scratch = Scratch::new();
+    let config = scratch.write("large.json", LARGE);
+    for signal in ["-INT", "-TERM"] {
+        let output = scratch.write("out/weights.safetensors", "an earlier file");
+        let mut command = periplus();
+        command.arg("synth").arg(&output).arg("--config").arg(&config).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let started = Instant::now();
+        while common::names(&scratch.path("out")).len() == 1 {
+            assert!(started.elapsed() < Duration::from_secs(90) && child.try_wait().unwrap().is_none());
+        }
+        common::signal(signal, &child);
+        let ended = common::Ended::from(child.wait_with_output().unwrap());
+        assert_eq!(ended.stderr, format!("interrupted: {} was not written\n", output.display()));
+        assert_eq!(ended.code, 130);
+        assert_eq!(common::names(&scratch.path("out")), ["weights.safetensors"]);
+        assert_eq!(fs::read_to_string(output).unwrap(), "an earlier file");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_checkpoint_that_cannot_be_written_to_its_end_is_named_and_leaves_nothing_behind() {
+    let scratch = Scratch::new();
+    let config = scratch.write("tiny.json", TINY);
+    let output = scratch.path("out/weights.safetensors");
+    fs::create_dir(scratch.path("out")).unwrap();
+    let limited = r#"trap "" XFSZ; ulimit -f 1000; exec "$@""#; // half a megabyte, or a whole one
+    let mut command = Command::new("sh");
+    command.args(["-c", limited, "sh", env!("CARGO_BIN_EXE_periplus"), "synth"]).arg(&output);
+    let ended = run(command.arg("--config").arg(config));
+    assert_eq!((ended.code, ended.stderr.lines().count()), (1, 1), "{}", ended.stderr);
+    let sentence = format!("error: cannot write {}: File too large", output.display());
+    assert!(ended.stderr.starts_with(&sentence) && !ended.stderr.contains(".partial"), "{}", ended.stderr);
+    assert!(common::names(&scratch.path("out")).is_empty());
+}
+
 #[test]
 fn a_folder_that_is_not_there_is_named_before_anything_is_written() {
     let scratch = Scratch::new();
@@ -161,7 +206,7 @@ fn bench_refuses_pictures_that_are_not_whole_patches() {
 
 #[test]
 fn results_stop_quietly_when_nobody_reads_them() {
-    let mut child = periplus().args(["inspect", "demo"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut child = periplus().args(["inspect", "demo"]).stdout(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     assert!(child.wait().unwrap().success());
 }

@@ -172,8 +172,7 @@ fn ctrl_c_ends_the_run_in_order() {
         assert!(started.elapsed() < Duration::from_secs(90) && child.try_wait().unwrap().is_none());
         thread::sleep(Duration::from_millis(2));
     }
-    let interrupt = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(interrupt.success());
+    common::signal("-INT", &child);
     assert_eq!(child.wait().unwrap().code(), Some(130));
     let mut said = String::new();
     child.stdout.unwrap().read_to_string(&mut said).unwrap();
@@ -197,7 +196,7 @@ fn ctrl_c_before_the_first_frame_leaves_no_unfinished_files() {
     while !out.exists() || unfinished().is_empty() {
         assert!(started.elapsed() < Duration::from_secs(90) && child.try_wait().unwrap().is_none());
     }
-    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    common::signal("-INT", &child);
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert_eq!(unfinished(), [""; 0]);
 }

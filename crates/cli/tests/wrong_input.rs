@@ -173,6 +173,34 @@ fn a_checkpoint_of_another_model() {
     assert_names(&said, &["other.safetensors", "another model", "model.layers.0.weight"]);
 }
 
+#[cfg(unix)]
+#[test]
+fn pipes_in_the_place_of_files() {
+    let scratch = Scratch::new();
+    let (frames, weights) = (scratch.pictures("clip", 2), scratch.tiny_weights());
+    let pipe = scratch.path("pipe");
+    fs::remove_file(frames.join("frame1.png")).unwrap();
+    for path in [&pipe, &frames.join("frame1.png")] {
+        assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    }
+    let why = "only regular files are read";
+    assert_names(&complaint(&mut stream(&frames, &pipe), 1), &["cannot read ", "pipe", why]);
+    assert_names(&complaint(stream(&frames, &weights).arg("--config").arg(&pipe), 1), &["cannot read ", "pipe", why]);
+    assert_names(&complaint(&mut stream(&frames, &weights), 1), &["frame1.png", why]);
+    let ended = run(periplus().arg("convert").arg(&pipe).arg(scratch.path("new.safetensors")));
+    assert_eq!(ended.code, 1);
+    assert_names(&ended.stderr, &["cannot read ", "pipe", why]);
+}
+
+#[test]
+fn a_misspelt_key_in_a_configuration() {
+    let scratch = Scratch::new();
+    let (frames, weights) = (scratch.pictures("clip", 1), scratch.tiny_weights());
+    let config = scratch.write("mine.json", common::TINY.replace("window", "windw"));
+    let said = complaint(stream(&frames, &weights).arg("--config").arg(&config), 1);
+    assert_names(&said, &["mine.json", "`windw` is unknown", "`window` is probably meant"]);
+}
+
 #[test]
 fn values_that_cannot_be() {
     let scratch = Scratch::new();

@@ -93,6 +93,9 @@ pub enum FrameCause {
     /// The file cannot be read.
     #[error("the file cannot be read: {0}")]
     Read(#[from] io::Error),
+    /// A named pipe, a socket or a device by the name of a picture.
+    #[error("it is a pipe, a socket or a device, and only regular files are read")]
+    NotRegular,
     /// The file is read, but the picture is unusable.
     #[error(transparent)]
     Picture(#[from] PictureError),

@@ -164,6 +164,10 @@ fn panic_message(panic: &(dyn Any + Send)) -> String {
 }
 
 fn load(path: &Path, preprocess: &Preprocess) -> Result<Frame, FrameCause> {
+    // Opening a named pipe would wait for somebody to write to it.
+    if !fs::metadata(path)?.is_file() {
+        return Err(FrameCause::NotRegular);
+    }
     let mut contents = Vec::new();
     File::open(path)?.take(MAX_PICTURE_BYTES + 1).read_to_end(&mut contents)?;
     if contents.len() as u64 > MAX_PICTURE_BYTES {
@@ -206,6 +210,6 @@ fn is_picture(entry: &DirEntry) -> bool {
     let extension = Path::new(&name).extension().and_then(|extension| extension.to_str());
     let known = extension.is_some_and(|found| EXTENSIONS.iter().any(|known| known.eq_ignore_ascii_case(found)));
     let hidden = name.as_encoded_bytes().starts_with(b".");
-    // Links are followed; one that leads nowhere counts as a picture, so that reading it names it.
-    known && !hidden && fs::metadata(entry.path()).map_or(true, |metadata| metadata.is_file())
+    // Links are followed. One that leads nowhere counts as a picture, and so does a pipe, so that reading it names it.
+    known && !hidden && !entry.path().is_dir()
 }

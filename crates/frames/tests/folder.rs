@@ -168,3 +168,15 @@ fn dropping_a_source_early_is_no_wait() {
         drop(source);
     }
 }
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_by_the_name_of_a_picture_is_a_bad_frame() {
+    let folder = folder(&["frame0.png", "frame2.png"]);
+    let pipe = folder.path().join("frame1.png");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let error = open(folder.path(), &FolderOptions::default()).unwrap().nth(1).unwrap().unwrap_err();
+    let why = "it is a pipe, a socket or a device, and only regular files are read";
+    assert_eq!(error.to_string(), format!("{}: {why}", pipe.display()));
+    assert_eq!(names(open(folder.path(), &skip_bad()).unwrap()), ["frame0.png", "frame2.png"]);
+}

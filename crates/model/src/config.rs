@@ -1,11 +1,10 @@
 //! The hyper-parameters of a network and the stream settings its checkpoint suggests.
 
+mod json;
 mod memory;
 
-use crate::checkpoint::CheckpointError;
 use periplus_cache::{CacheConfig, Retention};
-use serde::{Deserialize, Deserializer, Serialize};
-use std::path::Path;
+use serde::{Deserialize, Serialize};
 
 /// Width of an aggregator head. The 3-D rotary embedding splits it into 20 + 22 + 22 channels.
 pub const HEAD_DIM: usize = 64;
@@ -21,8 +20,8 @@ const LARGEST_PARAMETERS: u64 = 1 << 36;
 
 /// What defines the network, and the stream settings that go with it.
 ///
-/// Reads and writes the JSON of a checkpoint's `config` metadata. Unknown fields are ignored, absent ones take the
-/// published values, so that `{}` is [`Config::full`].
+/// Reads and writes the JSON of a checkpoint's `config` metadata. Absent keys take the published values, so that `{}`
+/// is [`Config::full`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
@@ -45,7 +44,6 @@ pub struct Config {
     /// Hidden width of an MLP over its outer width.
     pub mlp_ratio: usize,
     /// The block pairs, counted from 0, whose outputs the heads receive.
-    #[serde(deserialize_with = "exactly_four")]
     pub taps: [usize; 4],
     /// Blocks of the camera head's trunk.
     pub camera_depth: usize,
@@ -56,7 +54,6 @@ pub struct Config {
     /// Channels before the last convolution of the dense heads.
     pub dpt_hidden: usize,
     /// Channels of each tap in the dense heads.
-    #[serde(deserialize_with = "exactly_four")]
     pub dpt_channels: [usize; 4],
     /// Whether the network has a point head beside the depth head, as stage-1 checkpoints do.
     pub point_head: bool,
@@ -95,9 +92,36 @@ enum RetentionName {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// Not JSON, or a field of the wrong kind.
-    #[error("the configuration is not valid: {0}")]
+    /// Not JSON.
+    #[error("the configuration is not valid JSON: {0}")]
     Json(#[from] serde_json::Error),
+    /// JSON of another kind.
+    #[error("the configuration is {0}, which must be an object as {{\"depth\": 24}}")]
+    NotAnObject(&'static str),
+    /// A key that no configuration has.
+    #[error("the configuration's `{key}` is unknown{}", meant(nearest.as_deref()))]
+    UnknownKey {
+        /// The key.
+        key: String,
+        /// The key that it resembles.
+        nearest: Option<String>,
+    },
+    /// A key that is there more than once.
+    #[error("the configuration's `{key}` is there twice")]
+    Twice {
+        /// The key.
+        key: String,
+    },
+    /// A value of another kind than its key has.
+    #[error("the configuration's `{key}` is {value}, which must be {expected}")]
+    Value {
+        /// The key.
+        key: String,
+        /// Its value, or the beginning of it.
+        value: String,
+        /// What it must be.
+        expected: &'static str,
+    },
     /// A size is zero or absurd.
     #[error("the configuration's `{field}` is {value}, which must lie between 1 and {largest}")]
     Size {
@@ -142,6 +166,10 @@ pub enum ConfigError {
     },
 }
 
+fn meant(nearest: Option<&str>) -> String {
+    nearest.map_or(String::new(), |nearest| format!("; `{nearest}` is probably meant"))
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self::full()
@@ -182,27 +210,6 @@ impl Config {
             point_head: false,
             stream: StreamSettings::default(),
         }
-    }
-
-    /// Reads and validates a configuration.
-    ///
-    /// # Errors
-    /// Text that is not such JSON, and what [`Config::validate`] finds.
-    pub fn from_json(text: &str) -> Result<Self, ConfigError> {
-        let config: Self = serde_json::from_str(text)?;
-        config.validate()?;
-        Ok(config)
-    }
-
-    /// Reads and validates a configuration file.
-    ///
-    /// # Errors
-    /// [`CheckpointError::Read`] for a file that cannot be read, [`CheckpointError::Config`] for what
-    /// [`Config::from_json`] says of its contents.
-    pub fn read(path: &Path) -> Result<Self, CheckpointError> {
-        let text = std::fs::read_to_string(path);
-        let text = text.map_err(|source| CheckpointError::Read { path: path.into(), source })?;
-        Self::from_json(&text).map_err(|source| CheckpointError::Config { path: path.into(), source })
     }
 
     /// The configuration as one line of JSON, as checkpoints carry it.
@@ -305,14 +312,4 @@ fn size(field: &'static str, value: usize, largest: usize) -> Result<(), ConfigE
 
 fn divides(field: &'static str, value: usize, holds: bool, rule: &'static str) -> Result<(), ConfigError> {
     if holds { Ok(()) } else { Err(ConfigError::Divides { field, value, rule }) }
-}
-
-fn exactly_four<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[usize; 4], D::Error> {
-    let numbers = Vec::<usize>::deserialize(deserializer)?;
-    <[usize; 4]>::try_from(numbers).map_err(|numbers| {
-        serde::de::Error::custom(format!(
-            "`taps` and `dpt_channels` hold exactly 4 numbers each, not {}",
-            numbers.len()
-        ))
-    })
 }

@@ -4,14 +4,15 @@
 
 use candle_core::{DType, Device};
 use half::{bf16, f16};
-use periplus_model::Model;
 use periplus_model::checkpoint::{CheckpointError, FloatType, Weights, tensor_shapes};
 use periplus_model::config::{Config, StreamSettings};
+use periplus_model::{Model, ModelError};
 use proptest::prelude::*;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use tempfile::TempDir;
@@ -152,7 +153,10 @@ fn progress_ends_at_the_total_when_the_network_is_loaded() {
     let reports = Arc::new(Mutex::new(Vec::new()));
     let inner = Arc::clone(&reports);
     let weights = Weights::synthetic(config.clone(), 0).unwrap();
-    let weights = weights.with_progress(move |done, total| inner.lock().unwrap().push((done, total)));
+    let weights = weights.with_progress(move |done, total| {
+        inner.lock().unwrap().push((done, total));
+        ControlFlow::Continue(())
+    });
     Model::load(&weights, DType::F32, &Device::Cpu).unwrap();
     // Once more: all has been read, so there is nothing to tell.
     Model::load(&weights, DType::BF16, &Device::Cpu).unwrap();
@@ -163,12 +167,31 @@ fn progress_ends_at_the_total_when_the_network_is_loaded() {
 }
 
 #[test]
+fn who_follows_the_progress_can_stop_it() {
+    let folder = Folder::new();
+    let path = folder.file("weights.safetensors", "an earlier file");
+    let weights = Weights::synthetic(micro(), 0).unwrap();
+    let half = |done, total| if 2 * done < total { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
+    let weights = weights.with_progress(half);
+    assert!(matches!(weights.write(&path, FloatType::F32), Err(CheckpointError::Stopped)));
+    assert_eq!(fs::read(&path).unwrap(), b"an earlier file");
+    assert_eq!(fs::read_dir(folder.0.path()).unwrap().count(), 1, "partial files were left behind");
+
+    let weights = Weights::synthetic(micro(), 0).unwrap().with_progress(half);
+    let loaded = Model::load(&weights, DType::F32, &Device::Cpu);
+    assert!(matches!(loaded, Err(ModelError::Checkpoint(CheckpointError::Stopped))));
+}
+
+#[test]
 fn progress_ends_at_the_total_when_a_file_is_written() {
     let folder = Folder::new();
     let last = Arc::new(Mutex::new((0, 0)));
     let inner = Arc::clone(&last);
     let weights = Weights::synthetic(micro(), 0).unwrap();
-    let weights = weights.with_progress(move |done, total| *inner.lock().unwrap() = (done, total));
+    let weights = weights.with_progress(move |done, total| {
+        *inner.lock().unwrap() = (done, total);
+        ControlFlow::Continue(())
+    });
     weights.write(&folder.path("weights.safetensors"), FloatType::F16).unwrap();
     assert_eq!(*last.lock().unwrap(), (micro().weight_bytes(4), micro().weight_bytes(4)));
 }
@@ -296,10 +319,16 @@ fn wrong_configurations_are_refused_with_their_file() {
     let folder = Folder::new();
     let path = folder.safetensors(&raw(), Some(r#"{"depth": 0}"#));
     assert_eq!(refusal(&path, None), "FILE: the configuration's `depth` is 0, which must lie between 1 and 1024");
+    // What others have put into a checkpoint is theirs; what somebody writes for us is meant for us.
+    let with_author = micro().to_json().replacen('{', r#"{"author": "somebody", "#, 1);
+    assert!(Weights::open(&folder.safetensors(&raw(), Some(&with_author)), None).is_ok());
     let path = folder.safetensors(&raw(), None);
+    let config = folder.file("config.json", with_author);
+    let error = refusal(&path, Some(&config));
+    assert_eq!(error, format!("{}: the configuration's `author` is unknown", config.display()));
     let config = folder.file("config.json", "depth: 4");
     let error = refusal(&path, Some(&config));
-    assert!(error.starts_with(&format!("{}: the configuration is not valid: ", config.display())), "{error}");
+    assert!(error.starts_with(&format!("{}: the configuration is not valid JSON: ", config.display())), "{error}");
     let error = refusal(&path, Some(&folder.path("nowhere.json")));
     assert!(error.starts_with("cannot read ") && error.contains("nowhere.json: No such file"), "{error}");
 }
@@ -330,7 +359,7 @@ fn other_files_are_told_what_they_are() {
     ] {
         assert_eq!(refusal(&folder.file("some", bytes), None), message);
     }
-    assert_eq!(refusal(folder.0.path(), None), "cannot read FILE: it is not a file");
+    assert_eq!(refusal(folder.0.path(), None), "cannot read FILE: it is a folder, give a file");
     assert!(refusal(&folder.path("nowhere"), None).starts_with("cannot read FILE: No such file or directory"));
 }
 
@@ -402,6 +431,34 @@ fn what_is_not_a_file_is_not_replaced() {
     let error = Weights::synthetic(micro(), 0).unwrap().write(&path, FloatType::F32).unwrap_err().to_string();
     assert_eq!(error, format!("cannot write {}: there is something that is not a file", path.display()));
     assert!(!path.metadata().unwrap().is_file());
+}
+
+#[cfg(unix)]
+#[test]
+fn only_regular_files_are_read() {
+    let folder = Folder::new();
+    let (pipe, socket) = (folder.path("pipe"), folder.path("socket"));
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let _socket = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    for path in [&pipe, &socket, Path::new("/dev/zero")] {
+        let expected = format!(
+            "cannot read {}: it is a pipe, a socket or a device, and only regular files are read",
+            path.display()
+        );
+        assert_eq!(Weights::open(path, None).err().unwrap().to_string(), expected);
+        assert_eq!(Weights::open_any(path, None).err().unwrap().to_string(), expected);
+        assert_eq!(Config::read(path).unwrap_err().to_string(), expected);
+    }
+    let expected = format!("cannot read {}: it is a folder, give a file", folder.0.path().display());
+    assert_eq!(Config::read(folder.0.path()).unwrap_err().to_string(), expected);
+}
+
+#[test]
+fn a_checkpoint_is_not_read_as_a_configuration() {
+    let folder = Folder::new();
+    let path = folder.file("weights", vec![b' '; 2 << 20]);
+    let expected = format!("cannot read {}: it is too long for a configuration", path.display());
+    assert_eq!(Config::read(&path).unwrap_err().to_string(), expected);
 }
 
 #[cfg(unix)]

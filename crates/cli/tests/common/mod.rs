@@ -97,3 +97,9 @@ pub(crate) fn names(folder: &Path) -> Vec<String> {
     names.sort();
     names
 }
+
+/// Sends a signal to a program that is running.
+#[cfg(unix)]
+pub(crate) fn signal(name: &str, child: &std::process::Child) {
+    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
+}

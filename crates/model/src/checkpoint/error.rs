@@ -141,6 +141,9 @@ pub enum CheckpointError {
         /// The type asked for.
         to: FloatType,
     },
+    /// The function that [`Weights::with_progress`](super::Weights::with_progress) was given has asked to stop.
+    #[error("stopped before all weights were read")]
+    Stopped,
     /// A tensor was asked for that the network does not have.
     #[error("the network has no tensor {name}")]
     Unknown {

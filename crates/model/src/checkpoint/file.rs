@@ -8,6 +8,20 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+/// Opens a file to read, if it is a regular one: of the others, a named pipe would have the program wait for somebody to
+/// write to it, and a device may never end.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    let metadata = path.metadata()?;
+    if metadata.is_dir() {
+        return Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a folder, give a file"));
+    }
+    if !metadata.is_file() {
+        let message = "it is a pipe, a socket or a device, and only regular files are read";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    File::open(path)
+}
+
 /// A file in the address space. Its bytes come from disk when they are touched.
 pub(super) struct MappedFile {
     path: PathBuf,
@@ -19,12 +33,8 @@ impl MappedFile {
     /// does no harm.
     pub(super) fn open(path: &Path) -> Result<Self, CheckpointError> {
         let read = |source| CheckpointError::Read { path: path.into(), source };
-        let file = File::open(path).map_err(read)?;
-        let metadata = file.metadata().map_err(read)?;
-        if !metadata.is_file() {
-            return Err(read(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file")));
-        }
-        if metadata.len() == 0 {
+        let file = open_regular(path).map_err(read)?;
+        if file.metadata().map_err(read)?.len() == 0 {
             return Err(read(io::Error::new(io::ErrorKind::UnexpectedEof, "it is empty")));
         }
         // SAFETY: the map is read only, and nothing here writes to the file: checkpoints are replaced by renaming a

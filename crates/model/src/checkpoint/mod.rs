@@ -17,6 +17,7 @@ mod weights;
 mod writer;
 
 pub use error::{CheckpointError, ShapeMismatch};
+pub(crate) use file::open_regular;
 pub use float::FloatType;
 pub(crate) use shapes::never_read;
 pub use shapes::tensor_shapes;

@@ -9,6 +9,7 @@ use super::{
 use crate::config::{Config, ConfigError};
 use candle_core::{Device, Tensor};
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -24,18 +25,22 @@ pub struct Weights {
 /// Tells how much has been read.
 struct Progress {
     /// Called with the bytes read so far and with the total.
-    report: Box<dyn Fn(u64, u64) + Send + Sync>,
+    report: Box<dyn Fn(u64, u64) -> ControlFlow<()> + Send + Sync>,
     total: u64,
     /// Bytes of the tensors that are still to be read.
     unread: Mutex<BTreeMap<String, u64>>,
 }
 
 impl Progress {
-    fn has_read(&self, name: &str) {
+    fn has_read(&self, name: &str) -> Result<(), CheckpointError> {
         // The map is right between any two calls, so a panic elsewhere has not broken it.
         let mut unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
-        if unread.remove(name).is_some() {
-            (self.report)(self.total - unread.values().sum::<u64>(), self.total);
+        if unread.remove(name).is_none() {
+            return Ok(());
+        }
+        match (self.report)(self.total - unread.values().sum::<u64>(), self.total) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(CheckpointError::Stopped),
         }
     }
 }
@@ -98,7 +103,7 @@ impl Weights {
             let names = contents.tensors.keys().cloned().collect();
             return Err(CheckpointError::OtherModel { path: path.into(), names });
         }
-        let own = contents.config.as_deref().map(Config::from_json).transpose();
+        let own = contents.config.as_deref().map(Config::from_metadata).transpose();
         let own = own.map_err(|source| CheckpointError::Config { path: path.into(), source })?;
         let given = given.map(|path| Ok::<_, CheckpointError>((path, Config::read(path)?))).transpose()?;
         let config = match (own, given) {
@@ -116,9 +121,10 @@ impl Weights {
     }
 
     /// Has a function called whenever a tensor is read for the first time, with the bytes of those so far and of all
-    /// that a network reads, as they are stored. A loaded network has read all, a written file too.
+    /// that a network reads, as they are stored. A loaded network has read all, a written file too. Where the function
+    /// breaks, that is given up with [`CheckpointError::Stopped`].
     #[must_use]
-    pub fn with_progress(mut self, progress: impl Fn(u64, u64) + Send + Sync + 'static) -> Self {
+    pub fn with_progress(mut self, progress: impl Fn(u64, u64) -> ControlFlow<()> + Send + Sync + 'static) -> Self {
         let read = self.shapes.iter().filter(|(name, _)| !never_read(name));
         let size = |name: &str, shape: &[usize]| (shape.iter().product::<usize>() * self.stored_as(name).size()) as u64;
         let unread: BTreeMap<_, _> = read.map(|(name, shape)| (name.clone(), size(name, shape))).collect();
@@ -172,7 +178,8 @@ impl Weights {
     /// A tensor of the network as float32 on the CPU, in the shape that [`tensor_shapes`] gives.
     ///
     /// # Errors
-    /// [`CheckpointError::Unknown`] for a name that the network does not have.
+    /// [`CheckpointError::Unknown`] for a name that the network does not have, [`CheckpointError::Stopped`] when the
+    /// function that follows the progress says so.
     pub fn get(&self, name: &str) -> Result<Tensor, CheckpointError> {
         let unknown = || CheckpointError::Unknown { name: name.into() };
         let shape = self.shapes.get(name).ok_or_else(unknown)?;
@@ -191,17 +198,17 @@ impl Weights {
             }
         };
         if let Some(progress) = &self.progress {
-            progress.has_read(name);
+            progress.has_read(name)?;
         }
         Ok(values)
     }
 
     /// Writes all tensors and the configuration to a safetensors file, holding one tensor in memory at a time. The
-    /// file appears when it is complete and replaces one that was there.
+    /// file appears when it is complete and replaces one that was there; after an error nothing is left of it.
     ///
     /// # Errors
     /// [`CheckpointError::Write`] when the system refuses, [`CheckpointError::Overflow`] when a number is too large
-    /// for the type.
+    /// for the type, [`CheckpointError::Stopped`] when the function that follows the progress says so.
     pub fn write(&self, path: &Path, float: FloatType) -> Result<(), CheckpointError> {
         let mut writer = Writer::create(path, self.config.to_json(), &self.shapes, float)?;
         for (name, shape) in &self.shapes {

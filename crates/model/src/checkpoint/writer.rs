@@ -3,6 +3,7 @@
 use super::{CheckpointError, FloatType};
 use ::safetensors::tensor::{Metadata, TensorInfo};
 use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
@@ -33,16 +34,10 @@ impl Writer {
             let message = format!("there is no folder {}: make it first", folder.display());
             return Err(failed(io::Error::new(io::ErrorKind::NotFound, message)));
         }
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(".").suffix(".partial");
-        #[cfg(unix)]
-        {
-            // As any other new file, less what the user's mask takes away, and not for the owner alone.
-            use std::os::unix::fs::PermissionsExt;
-            builder.permissions(std::fs::Permissions::from_mode(0o666));
-        }
-        let mut file = builder.tempfile_in(folder).map_err(failed)?;
-        file.write_all(&header).map_err(failed)?;
+        // Opened as any other new file, so that not its owner alone may read it.
+        let open = |path: &Path| File::options().write(true).create_new(true).open(path);
+        let file = tempfile::Builder::new().prefix(".").suffix(".partial").make_in(folder, open).map_err(failed)?;
+        file.as_file().write_all(&header).map_err(failed)?;
         Ok(Self { path: path.into(), file, float })
     }
 
@@ -53,7 +48,11 @@ impl Writer {
             count,
             to: self.float,
         })?;
-        self.file.write_all(&bytes).map_err(|source| CheckpointError::Write { path: self.path.clone(), source })
+        // Not through the temporary file, whose errors speak of a name that nobody gave.
+        self.file
+            .as_file()
+            .write_all(&bytes)
+            .map_err(|source| CheckpointError::Write { path: self.path.clone(), source })
     }
 
     /// Gives the complete file its name.
