@@ -32,36 +32,76 @@ __device__ __forceinline__ float activate(float x, Activation activation) {
     }
 }
 
-// Stores or adds `COUNT` neighbours at `y`, all at once where they may be.
-template <int COUNT, typename T> __device__ __forceinline__ void put(T *y, const float (&values)[COUNT], bool add, int there) {
-    struct alignas(COUNT * sizeof(T) <= 16 ? COUNT * sizeof(T) : 16) Together {
-        T values[COUNT];
-    } both;
-    if (there == COUNT && (uintptr_t)y % alignof(Together) == 0) {
-        if (add) both = *(const Together *)y;
+// `COUNT` (a power of two) neighbours of y, of which `there` exist, moved all at once where they may be.
+template <int COUNT, typename T> struct alignas(COUNT * sizeof(T) <= 16 ? COUNT * sizeof(T) : 16) Neighbours {
+    T values[COUNT];
+    __device__ __forceinline__ static bool together(const T *y, int there) {
+        return there == COUNT && (uintptr_t)y % alignof(Neighbours) == 0;
+    }
+    __device__ __forceinline__ static void load(const T *y, int there, float (&values)[COUNT]) {
+        Neighbours all;
+        if (together(y, there)) {
+            all = *(const Neighbours *)y;
+        } else {
 #pragma unroll
-        for (int i = 0; i < COUNT; i++) both.values[i] = from_float<T>(add ? to_float(both.values[i]) + values[i] : values[i]);
-        *(Together *)y = both;
-    } else {
+            for (int i = 0; i < COUNT; i++) all.values[i] = i < there ? y[i] : from_float<T>(0.f);
+        }
 #pragma unroll
-        for (int i = 0; i < COUNT; i++)
-            if (i < there) y[i] = from_float<T>(add ? to_float(y[i]) + values[i] : values[i]);
+        for (int i = 0; i < COUNT; i++) values[i] = to_float(all.values[i]);
+    }
+    __device__ __forceinline__ static void store(T *y, int there, const float (&values)[COUNT]) {
+        Neighbours all;
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) all.values[i] = from_float<T>(values[i]);
+        if (together(y, there)) {
+            *(Neighbours *)y = all;
+        } else {
+#pragma unroll
+            for (int i = 0; i < COUNT; i++)
+                if (i < there) y[i] = all.values[i];
+        }
+    }
+};
+
+template <int COUNT> __device__ __forceinline__ int neighbours_there(const Product &p, uint32_t output) {
+    return (int)min(p.outputs - min(output, p.outputs), (uint32_t)COUNT);
+}
+
+// What is added to: y so far, of `COUNT` neighbours of row `row` from `output` on. A step of its own so that several may be
+// on their way at once.
+template <int COUNT>
+__device__ __forceinline__ void earlier(const Product &p, uint64_t row, uint32_t output, float (&before)[COUNT]) {
+    if (!p.add) return;
+    const int there = neighbours_there<COUNT>(p, output);
+    const uint64_t at = row * p.outputs + output;
+    switch (p.output) {
+    case ELEMENT_F32: return Neighbours<COUNT, float>::load((const float *)p.y + at, there, before);
+    case ELEMENT_F16: return Neighbours<COUNT, __half>::load((const __half *)p.y + at, there, before);
+    case ELEMENT_BF16: return Neighbours<COUNT, __nv_bfloat16>::load((const __nv_bfloat16 *)p.y + at, there, before);
     }
 }
 
-// From sums to y: bias, activation, what y was. `COUNT` (a power of two) neighbours of row `row` from `output` on; those
-// past the last output are left out.
+// From sums to y: bias, activation, what y was. Neighbours past the last output are left out.
 template <int COUNT>
-__device__ __forceinline__ void finish(const Product &p, uint64_t row, uint32_t output, const float (&sums)[COUNT]) {
-    const int there = (int)min(p.outputs - min(output, p.outputs), (uint32_t)COUNT);
+__device__ __forceinline__ void finish(const Product &p, uint64_t row, uint32_t output, const float (&sums)[COUNT],
+                                       const float (&before)[COUNT]) {
+    const int there = neighbours_there<COUNT>(p, output);
     float values[COUNT];
 #pragma unroll
-    for (int i = 0; i < COUNT; i++)
+    for (int i = 0; i < COUNT; i++) {
         values[i] = activate(sums[i] + (p.bias && i < there ? __ldg(p.bias + output + i) : 0.f), p.activation);
+        if (p.add) values[i] += before[i];
+    }
     const uint64_t at = row * p.outputs + output;
     switch (p.output) {
-    case ELEMENT_F32: return put((float *)p.y + at, values, p.add, there);
-    case ELEMENT_F16: return put((__half *)p.y + at, values, p.add, there);
-    case ELEMENT_BF16: return put((__nv_bfloat16 *)p.y + at, values, p.add, there);
+    case ELEMENT_F32: return Neighbours<COUNT, float>::store((float *)p.y + at, there, values);
+    case ELEMENT_F16: return Neighbours<COUNT, __half>::store((__half *)p.y + at, there, values);
+    case ELEMENT_BF16: return Neighbours<COUNT, __nv_bfloat16>::store((__nv_bfloat16 *)p.y + at, there, values);
     }
+}
+template <int COUNT>
+__device__ __forceinline__ void finish(const Product &p, uint64_t row, uint32_t output, const float (&sums)[COUNT]) {
+    float before[COUNT];
+    earlier(p, row, output, before);
+    finish(p, row, output, sums, before);
 }
