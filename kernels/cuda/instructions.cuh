@@ -7,16 +7,15 @@
 
 __device__ __forceinline__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
-// Zeros where there is nothing to copy; `from` is not read then.
+// Zeros where there is nothing to copy; `from` is not read then. The copy itself is not told to the compiler to write memory,
+// so that it may look up where the next ones are from meanwhile; copy_commit is, and stands behind a row of them.
 __device__ __forceinline__ void copy_16_bytes(void *to, const void *from, bool there) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0)
-                 : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0));
 }
 // The same for 4 or 8 bytes.
 template <int BYTES> __device__ __forceinline__ void copy_bytes(void *to, const void *from, bool there) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(to)), "l"(from), "n"(BYTES),
-                 "r"(there ? BYTES : 0)
-                 : "memory");
+                 "r"(there ? BYTES : 0));
 }
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int PENDING> __device__ __forceinline__ void copy_wait() {

@@ -3,20 +3,26 @@
 // (mma.sync), float32 by plain arithmetic.
 //
 // A block makes a tile of rows (pixels of y) by outputs. The terms of a sum are indexed [kernel, kernel, inputs], as the
-// weights of an output are, and are taken 128 bytes at a time: three such steps of both operands lie in shared memory, of
-// which two are being copied while one is worked on.
+// weights of an output are, and are taken 128 bytes at a time: a few such steps of both operands lie in shared memory, of
+// which all but one are being copied while that one is worked on.
 #include "instructions.cuh"
 #include "product_epilogue.cuh"
 #include "product_few_rows.h"
 
 namespace {
-constexpr int THREADS = 128, STAGES = 3;
+constexpr int THREADS = 128;
 constexpr int STEP_BYTES = 128, CHUNK_BYTES = 16, CHUNKS = STEP_BYTES / CHUNK_BYTES;
 template <typename T> constexpr int STEP = STEP_BYTES / sizeof(T);    // terms of a step
 template <typename T> constexpr int CHUNK = CHUNK_BYTES / sizeof(T);  // terms of a chunk
 
+// A product and the sizes of y, which take divisions.
+struct Job {
+    Product p;
+    uint32_t rows, height, width;
+};
+
 // Where the kernel's first pixel lies for a row of the tile; it may be outside of the picture.
-struct Pixel {
+struct alignas(16) Pixel {
     int64_t offset;  // elements from x
     int y, x;
 };
@@ -24,6 +30,8 @@ struct Pixel {
 template <typename T, int ROWS, int OUTPUTS> struct Shared {
     // The sums of the tile follow the last step. Rows 8 floats further than they need spread over the banks.
     static constexpr int SUMS_STRIDE = OUTPUTS + 8;
+    // 96 KiB: what one block may have on compute capability 8.6, and two on 9.0.
+    static constexpr int STAGES = (96 << 10) / ((ROWS + OUTPUTS) * STEP_BYTES);
     Pixel pixels[ROWS];
     union {
         struct {
@@ -48,74 +56,100 @@ template <int BYTES> __device__ __forceinline__ void copy_piece(void *to, const 
         copy_bytes<BYTES>(to, from, there);
 }
 
+// Which pixel of the kernel a term belongs to, and which of its inputs it is.
+struct Tap {
+    int input = 0, right = 0, down = 0;
+    __device__ __forceinline__ void advance(int terms, const Product &p) {
+        for (input += terms; input >= (int)p.inputs; input -= p.inputs)
+            if (++right == (int)p.kernel) {
+                right = 0;
+                ++down;
+            }
+    }
+};
+
 // The tile at hand, and the copies of its steps in pieces of PIECE bytes, which divide a pixel's inputs.
 template <typename T, int ROWS, int OUTPUTS, int PIECE> struct Tile {
     const Product &p;
+    const uint32_t rows;
     Shared<T, ROWS, OUTPUTS> &shared;
-    uint64_t first_row;
-    uint32_t first_output;
+    static constexpr int STAGES = Shared<T, ROWS, OUTPUTS>::STAGES;
+    uint32_t first_row, first_output;
     int terms;
+    // What this thread copies next: chunk threadIdx.x % CHUNKS of every sixteenth row.
+    int term;
+    Tap tap;
 
-    __device__ __forceinline__ Tile(const Product &p, Shared<T, ROWS, OUTPUTS> &shared) : p(p), shared(shared) {
+    __device__ __forceinline__ Tile(const Job &job, Shared<T, ROWS, OUTPUTS> &shared)
+        : p(job.p), rows(job.rows), shared(shared) {
         // Neighbouring blocks share rows, which are more than the weights where it matters.
         const uint32_t across = (p.outputs - 1) / OUTPUTS + 1;
-        first_row = (uint64_t)(blockIdx.x / across) * ROWS;
+        first_row = blockIdx.x / across * ROWS;
         first_output = blockIdx.x % across * OUTPUTS;
         terms = (int)terms_of(p);
+        term = threadIdx.x % CHUNKS * CHUNK<T>;
+        if (terms > 0) tap.advance(term, p);
         for (int i = threadIdx.x; i < ROWS; i += THREADS) {
-            const uint64_t row = first_row + i, width = out_size(p.width, p), height = out_size(p.height, p);
+            const uint32_t row = first_row + i;
             Pixel pixel = {0, -(1 << 30), 0};  // outside, whatever the kernel adds
-            if (row < p.frames * height * width) {
-                pixel.y = (int)(row / width % height * p.stride) - (int)p.padding;
-                pixel.x = (int)(row % width * p.stride) - (int)p.padding;
-                const int64_t frame = (int64_t)(row / width / height);
-                pixel.offset = ((frame * p.height + pixel.y) * p.width + pixel.x) * p.inputs;
+            if (row < rows) {
+                const uint32_t line = row / job.width, frame = line / job.height;
+                pixel.y = (int)(line % job.height * p.stride) - (int)p.padding;
+                pixel.x = (int)(row % job.width * p.stride) - (int)p.padding;
+                pixel.offset = (((int64_t)frame * p.height + pixel.y) * p.width + pixel.x) * p.inputs;
             }
             shared.pixels[i] = pixel;
         }
         __syncthreads();
     }
-    __device__ __forceinline__ int steps() const { return (terms + STEP<T> - 1) / STEP<T>; }
-
-    // Starts the copy of a step. A thread copies one chunk of every sixteenth row.
-    __device__ __forceinline__ void copy(int step) {
-        const int chunk = threadIdx.x % CHUNKS, first = threadIdx.x / CHUNKS, stage = step % STAGES;
+    // Starts the copy of the next step.
+    __device__ __forceinline__ void copy(int stage) {
         constexpr int APART = THREADS / CHUNKS, PIECE_TERMS = PIECE / sizeof(T);
+        const int chunk = threadIdx.x % CHUNKS, first = threadIdx.x / CHUNKS;
+        T *to_x = chunk_of(shared.x[stage], first, chunk), *to_weights = chunk_of(shared.weights[stage], first, chunk);
+        static_assert(APART % 8 == 0, "the chunks of a thread lie in one column");
+        Pixel pixels[ROWS / APART];  // all at once: a look-up behind each copy would wait for itself
+#pragma unroll
+        for (int i = 0; i < ROWS / APART; i++) pixels[i] = shared.pixels[first + i * APART];
+        Tap at = tap;
 #pragma unroll
         for (int piece = 0; piece < CHUNK<T>; piece += PIECE_TERMS) {
-            const int term = step * STEP<T> + chunk * CHUNK<T> + piece;
-            const bool any = term < terms;
-            const int tap = any ? term / (int)p.inputs : 0, down = tap / (int)p.kernel, right = tap % (int)p.kernel;
-            const T *x = (const T *)p.x + ((int64_t)down * p.width + right) * p.inputs + (term - tap * (int)p.inputs);
+            const bool any = term + piece < terms;
+            const T *x = (const T *)p.x + ((int64_t)at.down * p.width + at.right) * p.inputs + at.input;
 #pragma unroll
-            for (int row = first; row < ROWS; row += APART) {
-                const Pixel pixel = shared.pixels[row];
-                const bool there = any && (uint32_t)(pixel.y + down) < p.height && (uint32_t)(pixel.x + right) < p.width;
-                copy_piece<PIECE>(chunk_of(shared.x[stage], row, chunk) + piece, there ? x + pixel.offset : p.x, there);
+            for (int i = 0; i < ROWS / APART; i++) {
+                const bool there = any & (uint32_t)(pixels[i].y + at.down) < p.height & (uint32_t)(pixels[i].x + at.right) < p.width;
+                copy_piece<PIECE>(to_x + i * APART * STEP<T> + piece, x + pixels[i].offset, there);
             }
-            const T *weight = (const T *)p.weight + (uint64_t)first_output * terms + term;
+            const T *weight = (const T *)p.weight + (uint64_t)(first_output + first) * terms + term + piece;
 #pragma unroll
-            for (int row = first; row < OUTPUTS; row += APART) {
-                const bool there = any && first_output + row < p.outputs;
-                copy_piece<PIECE>(chunk_of(shared.weights[stage], row, chunk) + piece,
-                                  there ? weight + (int64_t)row * terms : p.weight, there);
+            for (int i = 0; i < OUTPUTS / APART; i++) {
+                const bool there = any & first_output + first + i * APART < p.outputs;
+                copy_piece<PIECE>(to_weights + i * APART * STEP<T> + piece, weight, there);
+                weight += (int64_t)APART * terms;
             }
+            if (piece + PIECE_TERMS < CHUNK<T>) at.advance(PIECE_TERMS, p);
         }
+        term += STEP<T>;
+        if (term < terms) tap.advance(STEP<T>, p);
     }
 
-    // Calls work(x, weights) for every step, copying two ahead.
+    // Calls work(x, weights) for every step, copying all other stages meanwhile.
     template <typename Work> __device__ __forceinline__ void stream(Work work) {
-        const int count = steps();
+        const int steps = (terms + STEP<T> - 1) / STEP<T>;
         for (int step = 0; step < STAGES - 1; step++) {
-            if (step < count) copy(step);
+            if (step < steps) copy(step);
             copy_commit();
         }
-        for (int step = 0; step < count; step++) {
+        int stage = 0, free = STAGES - 1;
+        for (int step = 0; step < steps; step++) {
             copy_wait<STAGES - 2>();
             __syncthreads();
-            if (step + STAGES - 1 < count) copy(step + STAGES - 1);
+            if (step + STAGES - 1 < steps) copy(free);
             copy_commit();
-            work(shared.x[step % STAGES], shared.weights[step % STAGES]);
+            work(shared.x[stage], shared.weights[stage]);
+            free = stage;
+            stage = stage + 1 == STAGES ? 0 : stage + 1;
         }
         copy_wait<0>();
         __syncthreads();
@@ -127,7 +161,6 @@ template <typename T, int ROWS, int OUTPUTS, int PIECE> struct Tile {
     }
     __device__ __forceinline__ void store() {
         __syncthreads();
-        const uint64_t rows = rows_of(p);
         constexpr int FOURS = OUTPUTS / 4;
         for (int i = threadIdx.x; i < ROWS * FOURS; i += THREADS) {
             const int row = i / FOURS, output = i % FOURS * 4;
@@ -141,31 +174,35 @@ template <typename T, int ROWS, int OUTPUTS, int PIECE> struct Tile {
 
 // 16 bits: the warps stand WARPS_DOWN rows of warps high over the tile.
 template <typename T, int ROWS, int OUTPUTS, int WARPS_DOWN, int PIECE>
-__global__ void __launch_bounds__(THREADS) kernel_16(const __grid_constant__ Product p) {
+__global__ void __launch_bounds__(THREADS) kernel_16(const __grid_constant__ Job job) {
     extern __shared__ __align__(128) unsigned char raw[];
-    Tile<T, ROWS, OUTPUTS, PIECE> tile(p, *reinterpret_cast<Shared<T, ROWS, OUTPUTS> *>(raw));
+    Tile<T, ROWS, OUTPUTS, PIECE> tile(job, *reinterpret_cast<Shared<T, ROWS, OUTPUTS> *>(raw));
     constexpr int WARPS_ACROSS = THREADS / 32 / WARPS_DOWN, DOWN = ROWS / WARPS_DOWN, ACROSS = OUTPUTS / WARPS_ACROSS;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int warp_row = warp / WARPS_ACROSS * DOWN, warp_output = warp % WARPS_ACROSS * ACROSS;
 
     float sums[DOWN / 16][ACROSS / 8][4] = {};
     tile.stream([&](T *x, T *weights) {
-#pragma unroll
-        for (int k = 0; k < CHUNKS / 2; k++) {
-            uint32_t a[DOWN / 16][4];
+        // The operands of 16 terms, loaded while the 16 before are multiplied.
+        uint32_t a[2][DOWN / 16][4], b[2][ACROSS / 16][4];
+        const auto load = [&](int k) {
 #pragma unroll
             for (int m = 0; m < DOWN / 16; m++)
-                load_matrices(a[m], chunk_of(x, warp_row + m * 16 + lane % 16, k * 2 + lane / 16));
+                load_matrices(a[k % 2][m], chunk_of(x, warp_row + m * 16 + lane % 16, k * 2 + lane / 16));
 #pragma unroll
-            for (int n = 0; n < ACROSS / 16; n++) {
-                uint32_t b[4];
-                load_matrices(b, chunk_of(weights, warp_output + n * 16 + lane / 16 * 8 + lane % 8, k * 2 + lane / 8 % 2));
+            for (int n = 0; n < ACROSS / 16; n++)
+                load_matrices(b[k % 2][n],
+                              chunk_of(weights, warp_output + n * 16 + lane / 16 * 8 + lane % 8, k * 2 + lane / 8 % 2));
+        };
+        load(0);
 #pragma unroll
-                for (int m = 0; m < DOWN / 16; m++) {
-                    mma(sums[m][n * 2], a[m], b[0], b[1], T());
-                    mma(sums[m][n * 2 + 1], a[m], b[2], b[3], T());
-                }
-            }
+        for (int k = 0; k < CHUNKS / 2; k++) {
+            if (k + 1 < CHUNKS / 2) load(k + 1);
+#pragma unroll
+            for (int m = 0; m < DOWN / 16; m++)
+#pragma unroll
+                for (int n = 0; n < ACROSS / 8; n++)
+                    mma(sums[m][n], a[k % 2][m], b[k % 2][n / 2][n % 2 * 2], b[k % 2][n / 2][n % 2 * 2 + 1], T());
         }
     });
 #pragma unroll
@@ -182,9 +219,9 @@ __global__ void __launch_bounds__(THREADS) kernel_16(const __grid_constant__ Pro
 // float32: a thread makes 8 x 8 sums of rows 8 and outputs 4 apart. The 32 terms of a step are summed by themselves and
 // then added to the sums, so that a long sum rounds about as little as one by halves.
 constexpr int ROWS_32 = 128, OUTPUTS_32 = 64;
-template <int PIECE> __global__ void __launch_bounds__(THREADS) kernel_32(const __grid_constant__ Product p) {
+template <int PIECE> __global__ void __launch_bounds__(THREADS) kernel_32(const __grid_constant__ Job job) {
     extern __shared__ __align__(128) unsigned char raw[];
-    Tile<float, ROWS_32, OUTPUTS_32, PIECE> tile(p, *reinterpret_cast<Shared<float, ROWS_32, OUTPUTS_32> *>(raw));
+    Tile<float, ROWS_32, OUTPUTS_32, PIECE> tile(job, *reinterpret_cast<Shared<float, ROWS_32, OUTPUTS_32> *>(raw));
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int first_row = warp / 2 * 64 + lane % 8, first_output = warp % 2 * 32 + lane / 8;
 
@@ -222,11 +259,13 @@ uint64_t blocks_of(const Product &p, int rows, int outputs) {
 template <typename T, int ROWS, int OUTPUTS, typename Kernel>
 cudaError_t launch(Kernel kernel, const Product &p, cudaStream_t stream) {
     const uint64_t blocks = blocks_of(p, ROWS, OUTPUTS);
-    if (blocks > INT32_MAX) return cudaErrorInvalidValue;
+    // Rows past the last of a tile are counted as well.
+    if (blocks > INT32_MAX || rows_of(p) > UINT32_MAX - ROWS) return cudaErrorInvalidValue;
+    const Job job = {p, (uint32_t)rows_of(p), (uint32_t)out_size(p.height, p), (uint32_t)out_size(p.width, p)};
     constexpr int BYTES = sizeof(Shared<T, ROWS, OUTPUTS>);
     const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
     if (error != cudaSuccess) return error;
-    kernel<<<(unsigned)blocks, THREADS, BYTES, stream>>>(p);
+    kernel<<<(unsigned)blocks, THREADS, BYTES, stream>>>(job);
     return cudaGetLastError();
 }
 template <typename T, int ROWS, int OUTPUTS, int WARPS_DOWN, int PIECE = 16>

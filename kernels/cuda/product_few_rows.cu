@@ -27,13 +27,13 @@ template <typename T> __device__ __forceinline__ Chunk<T> load_once(const T *fro
 // `parts` warps share OUTPUTS neighbouring outputs, each with every parts-th round of 32 chunks. Chunks where whole ones
 // lie at multiples of 16 bytes, else single numbers. Past the last row or output the last is computed again, and not stored.
 template <typename T, int ROWS, int OUTPUTS>
-__global__ void __launch_bounds__(THREADS) kernel(const __grid_constant__ Product p, int parts, bool whole) {
+__global__ void __launch_bounds__(THREADS) kernel(const __grid_constant__ Product p, uint32_t rows, int parts, bool whole) {
     // Loads of weights in flight: as many as registers hold.
     constexpr int AHEAD = OUTPUTS >= 4 ? 2 : 8 / OUTPUTS, TERMS = Chunk<T>::TERMS;
     __shared__ float shared[WARPS][ROWS * OUTPUTS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = warp % parts;
     const uint32_t first_output = (blockIdx.x * (WARPS / parts) + warp / parts) * OUTPUTS;
-    const uint32_t inputs = p.inputs, rows = (uint32_t)rows_of(p);
+    const uint32_t inputs = p.inputs;
     const T *weights[OUTPUTS], *x[ROWS];
 #pragma unroll
     for (int o = 0; o < OUTPUTS; o++)
@@ -99,7 +99,7 @@ template <typename T, int ROWS, int OUTPUTS> cudaError_t launch(const Product &p
     int parts = 1;
     while (parts < WARPS && groups * parts < ENOUGH && p.inputs * sizeof(T) > (uint64_t)parts * 32 * 16) parts *= 2;
     const uint64_t a_block = WARPS / parts;
-    kernel<T, ROWS, OUTPUTS><<<(unsigned)((groups + a_block - 1) / a_block), THREADS, 0, stream>>>(p, parts, whole);
+    kernel<T, ROWS, OUTPUTS><<<(unsigned)((groups + a_block - 1) / a_block), THREADS, 0, stream>>>(p, (uint32_t)rows_of(p), parts, whole);
     return cudaGetLastError();
 }
 } // namespace

@@ -1,0 +1,398 @@
+// Fresh random inputs, a float64 reference on the device, poisoned outputs, twice the same bits; and times.
+#include "../product.h"
+#include "device.h"
+#include <deque>
+#include <map>
+
+struct Kernel {
+    const char *name;
+    cudaError_t (*run)(const Product *, cudaStream_t);
+    int (*fits)(const Product *);
+};
+static const Kernel kernels[] = {
+    {"portable", product, [](const Product *) { return 1; }},
+#ifdef HOPPER
+    {"hopper", product_hopper, product_hopper_fits},
+#endif
+};
+static const char *type_names[] = {"f32", "f16", "bf16"};
+
+struct Case {
+    Product p{};  // sizes, types, activation, add
+    bool bias = true, nan = false;
+    float gain = 1.f;            // of the sums
+    uint32_t x_from = 0, weight_from = 0, y_from = 0;  // elements past an alignment of 256 bytes
+    uint64_t out(uint64_t in) const {
+        const uint64_t padded = in + 2 * p.padding;
+        return padded < p.kernel ? 0 : (padded - p.kernel) / p.stride + 1;
+    }
+    uint64_t rows() const { return p.frames * out(p.height) * out(p.width); }
+    uint64_t terms() const { return (uint64_t)p.kernel * p.kernel * p.inputs; }
+    uint64_t x_count() const { return (uint64_t)p.frames * p.height * p.width * p.inputs; }
+    uint64_t weight_count() const { return p.outputs * terms(); }
+    std::string text() const {
+        char b[300];
+        snprintf(b, sizeof b, "%s -> %s %ux%ux%ux%u -> %u kernel %u stride %u padding %u activation %d%s%s%s from %u %u %u",
+                 type_names[p.type], type_names[p.output], p.frames, p.height, p.width, p.inputs, p.outputs, p.kernel,
+                 p.stride, p.padding, p.activation, p.add ? " add" : "", bias ? " bias" : "", nan ? " nan" : "", x_from,
+                 weight_from, y_from);
+        return b;
+    }
+};
+static Case linear(ElementType type, uint32_t rows, uint32_t inputs, uint32_t outputs) {
+    Case c;
+    c.p = {nullptr, nullptr, nullptr, nullptr, 1, 1, rows, inputs, outputs, 1, 1, 0, type, type, ACTIVATION_IDENTITY, 0};
+    return c;
+}
+static Case convolution(ElementType type, uint32_t height, uint32_t width, uint32_t inputs, uint32_t outputs,
+                        uint32_t stride = 1) {
+    Case c = linear(type, width, inputs, outputs);
+    c.p.height = height;
+    c.p.kernel = 3;
+    c.p.padding = 1;
+    c.p.stride = stride;
+    return c;
+}
+
+template <typename F> static void with_type(ElementType type, F f) {
+    if (type == ELEMENT_F32)
+        f(float());
+    else if (type == ELEMENT_F16)
+        f(__half());
+    else
+        f(__nv_bfloat16());
+}
+
+template <typename T> __global__ void fill_kernel(T *to, uint64_t count, float gain, uint64_t seed) {
+    for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < count; i += (uint64_t)gridDim.x * blockDim.x)
+        to[i] = from_float<T>(gain * noise((seed << 36) + i));
+}
+// All bits set, a NaN in every type, around and then noise within.
+static char *filled(Device &d, ElementType type, uint64_t count, uint32_t from, float gain, uint64_t seed) {
+    const uint64_t bytes = (count + from) * size_of(type) + 512;
+    char *base = d.get(bytes);
+    CHECK(cudaMemset(base, 0xFF, bytes));
+    char *start = base + 256 + from * size_of(type);
+    with_type(type, [&](auto zero) {
+        using T = decltype(zero);
+        if (count) fill_kernel<T><<<2048, 256>>>((T *)start, count, gain, seed);
+    });
+    CHECK(cudaGetLastError());
+    return start;
+}
+
+// A warp a number of y. `y` holds what was there before.
+template <typename T, typename Y>
+__global__ void reference_kernel(Product p, uint64_t rows, uint64_t height, uint64_t width, const Y *y, double *result) {
+    const uint64_t warps = (uint64_t)gridDim.x * blockDim.x / 32;
+    const int lane = threadIdx.x % 32;
+    for (uint64_t i = (blockIdx.x * (uint64_t)blockDim.x + threadIdx.x) / 32; i < rows * p.outputs; i += warps) {
+        const uint64_t row = i / p.outputs, output = i % p.outputs, frame = row / (width * height);
+        double sum = 0;
+        for (int down = 0; down < (int)p.kernel; down++)
+            for (int right = 0; right < (int)p.kernel; right++) {
+                const int64_t at_y = (int64_t)(row / width % height) * p.stride + down - p.padding;
+                const int64_t at_x = (int64_t)(row % width) * p.stride + right - p.padding;
+                if (at_y < 0 || at_y >= p.height || at_x < 0 || at_x >= p.width) continue;
+                const T *x = (const T *)p.x + ((frame * p.height + at_y) * p.width + at_x) * p.inputs;
+                const T *w = (const T *)p.weight + ((output * p.kernel + down) * p.kernel + right) * p.inputs;
+                for (uint32_t k = lane; k < p.inputs; k += 32) sum += to_double(x[k]) * to_double(w[k]);
+            }
+        for (int other = 16; other; other /= 2) sum += __shfl_xor_sync(~0u, sum, other);
+        if (lane) continue;
+        if (p.bias) sum += p.bias[output];
+        if (p.activation == ACTIVATION_GELU) sum = sum * (1 + erf(sum / sqrt(2.))) / 2;
+        if (p.activation == ACTIVATION_RELU && sum < 0) sum = 0;
+        if (p.activation == ACTIVATION_SILU) sum = sum / (1 + exp(-sum));
+        if (p.add) sum += to_double(y[i]);
+        if (p.output == ELEMENT_F16 && fabs(sum) > 65504) sum = sum < 0 ? -65504 : 65504;
+        result[i] = sum;
+    }
+}
+// {squares of differences, squares, numbers that are wrong by themselves}
+template <typename Y>
+__global__ void compare_kernel(const Y *y, const double *wanted, uint64_t count, double relative, double absolute,
+                               double *result) {
+    double difference = 0, norm = 0, bad = 0;
+    for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < count; i += (uint64_t)gridDim.x * blockDim.x) {
+        const double x = to_double(y[i]), w = wanted[i];
+        if (isnan(w) || isnan(x)) {
+            bad += isnan(w) != isnan(x);
+            continue;
+        }
+        bad += !(fabs(x - w) <= relative * fabs(w) + absolute);
+        difference += (x - w) * (x - w);
+        norm += w * w;
+    }
+    atomicAdd(result, difference);
+    atomicAdd(result + 1, norm);
+    atomicAdd(result + 2, bad);
+}
+
+__global__ void differ_kernel(const char *a, const char *b, uint64_t bytes, double *result) {
+    for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < bytes; i += (uint64_t)gridDim.x * blockDim.x)
+        if (a[i] != b[i]) *result = 1;
+}
+
+// What a number of the output type is at most off by when rounded, relative to it: half a unit in the last place.
+static double rounding(ElementType output) {
+    return std::ldexp(1., output == ELEMENT_F32 ? -24 : output == ELEMENT_F16 ? -11 : -8);
+}
+// What sums of `terms` terms in float32 are off by, relative to all of them: float32 adds steps of 32; tensor cores round
+// towards zero, which adds up with the number of steps of 16.
+static double summing(const Case &c) {
+    return c.p.type == ELEMENT_F32 ? 4e-7 : 4e-7 + c.terms() / 16 * std::ldexp(1., -25);
+}
+
+static int failures = 0;
+struct Tally {
+    int cases = 0;
+    double worst = 0;
+};
+static std::map<std::string, Tally> tallies;
+
+struct Operands {
+    Device device;
+    Product p;
+    char *y_before, *y_base;
+    uint64_t y_bytes, y_count;
+    static constexpr uint64_t GUARD = 4096;
+
+    Operands(const Case &c, uint64_t seed) : p(c.p) {
+        p.x = filled(device, p.type, c.x_count(), c.x_from, std::sqrt(c.gain), seed);
+        p.weight = filled(device, p.type, c.weight_count(), c.weight_from,
+                          std::sqrt(c.gain / std::max<uint64_t>(c.terms(), 1)), seed + 1);
+        if (c.bias) p.bias = (const float *)filled(device, ELEMENT_F32, p.outputs, 0, c.gain, seed + 2);
+        if (c.nan && c.x_count())
+            CHECK(cudaMemset((char *)p.x + mixed(seed) % c.x_count() * size_of(p.type), 0xFF, size_of(p.type)));
+        y_count = c.rows() * p.outputs;
+        y_bytes = y_count * size_of(p.output);
+        const uint64_t from = GUARD + c.y_from * size_of(p.output), all = y_bytes + 2 * GUARD + 256;
+        y_before = device.get(all);
+        y_base = device.get(all);
+        CHECK(cudaMemset(y_before, 0xFF, all));
+        p.y = y_base + from;
+        if (p.add && y_count)
+            with_type(p.output, [&](auto zero) {
+                using Y = decltype(zero);
+                fill_kernel<Y><<<2048, 256>>>((Y *)(y_before + from), y_count, c.gain, seed + 3);
+            });
+        CHECK(cudaGetLastError());
+    }
+    static uint64_t mixed(uint64_t x) { return std::mt19937_64(x)(); }
+    void reset() { CHECK(cudaMemcpy(y_base, y_before, y_bytes + 2 * GUARD + 256, cudaMemcpyDeviceToDevice)); }
+    bool guards_kept() const {
+        const uint64_t before = (char *)p.y - y_base, after = 2 * GUARD + 256 - before;
+        std::vector<char> guards(before + after);
+        CHECK(cudaMemcpy(guards.data(), y_base, before, cudaMemcpyDeviceToHost));
+        CHECK(cudaMemcpy(guards.data() + before, (char *)p.y + y_bytes, after, cudaMemcpyDeviceToHost));
+        return std::all_of(guards.begin(), guards.end(), [](char c) { return c == (char)0xFF; });
+    }
+};
+
+static void check(const Case &c, std::mt19937_64 &random, const char *what) {
+    Operands o(c, random() & 0xFFFFFF);
+    double *wanted = o.device.get<double>(o.y_count), *result = o.device.get<double>(3);
+    char *first = o.device.get(o.y_bytes);
+    o.reset();
+    if (o.y_count)
+        with_type(c.p.type, [&](auto x) {
+            with_type(c.p.output, [&](auto y) {
+                using X = decltype(x);
+                using Y = decltype(y);
+                reference_kernel<X, Y><<<4096, 256>>>(o.p, c.rows(), c.out(c.p.height), c.out(c.p.width), (const Y *)o.p.y, wanted);
+            });
+        });
+    CHECK(cudaGetLastError());
+    for (const Kernel &kernel : kernels) {
+        if (!kernel.fits(&o.p)) continue;
+        std::string why;
+        o.reset();
+        cudaError_t error = kernel.run(&o.p, 0);
+        if (error) why += std::string(" launch: ") + cudaGetErrorString(error);
+        CHECK(cudaDeviceSynchronize());
+        CHECK(cudaMemset(result, 0, 24));
+        const double relative = rounding(c.p.output), sums = summing(c);
+        with_type(c.p.output, [&](auto y) {
+            using Y = decltype(y);
+            compare_kernel<Y><<<512, 256>>>((const Y *)o.p.y, wanted, o.y_count, relative * 1.001, c.gain * sums * 20, result);
+        });
+        CHECK(cudaGetLastError());
+        double h[3];
+        CHECK(cudaMemcpy(h, result, 24, cudaMemcpyDeviceToHost));
+        const double off = h[1] > 0 ? std::sqrt(h[0] / h[1]) : std::sqrt(h[0]);
+        if (h[2] > 0) why += " wrong numbers: " + std::to_string((uint64_t)h[2]) + " of " + std::to_string(o.y_count);
+        // Many numbers are off by 0.42 of the most, whatever they are.
+        const double bound = relative * (o.y_count < 1000 ? 1 : .6) + sums;
+        if (!(off <= bound)) why += " error";
+        if (!o.guards_kept()) why += " wrote outside";
+        CHECK(cudaMemcpy(first, o.p.y, o.y_bytes, cudaMemcpyDeviceToDevice));
+        o.reset();
+        kernel.run(&o.p, 0);
+        CHECK(cudaMemset(result, 0, 24));
+        differ_kernel<<<512, 256>>>((const char *)o.p.y, first, o.y_bytes, result);
+        CHECK(cudaGetLastError());
+        CHECK(cudaMemcpy(h, result, 24, cudaMemcpyDeviceToHost));
+        if (h[0] > 0) why += " second run differs";
+        Tally &t = tallies[std::string(kernel.name) + " " + type_names[c.p.type] + " -> " + type_names[c.p.output] + " " + what];
+        t.cases++;
+        t.worst = std::max(t.worst, off);
+        if (!why.empty() && failures++ < 30) printf("FAIL %s [%s]:%s, error %.3g of %.3g\n", kernel.name, c.text().c_str(),
+                                                    why.c_str(), off, bound);
+        fflush(stdout);
+    }
+}
+
+// Microseconds of one launch, replayed in a graph over operands that together are more than the caches hold.
+static void bench(const char *name, const Case &c, std::mt19937_64 &random) {
+    const uint64_t bytes = (c.x_count() + c.weight_count()) * size_of(c.p.type) + c.rows() * c.p.outputs * size_of(c.p.output);
+    const int sets = (int)std::min<uint64_t>(std::max<uint64_t>((256ull << 20) / bytes, 2), 24);
+    std::deque<Operands> operands;
+    for (int i = 0; i < sets; i++) operands.emplace_back(c, random() & 0xFFFFFF);
+    CHECK(cudaDeviceSynchronize());
+    cudaStream_t stream;
+    cudaEvent_t begin, end;
+    CHECK(cudaStreamCreate(&stream));
+    CHECK(cudaEventCreate(&begin));
+    CHECK(cudaEventCreate(&end));
+    for (const Kernel &kernel : kernels) {
+        if (!kernel.fits(&operands[0].p)) continue;
+        const int launches = std::max(sets, 12);
+        cudaGraph_t graph;
+        cudaGraphExec_t replay;
+        CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+        for (int i = 0; i < launches; i++) CHECK(kernel.run(&operands[i % sets].p, stream));
+        CHECK(cudaStreamEndCapture(stream, &graph));
+        CHECK(cudaGraphInstantiate(&replay, graph, 0));
+        CHECK(cudaGraphLaunch(replay, stream));
+        std::vector<float> times;
+        for (int i = 0; i < 9; i++) {
+            float ms;
+            CHECK(cudaEventRecord(begin, stream));
+            CHECK(cudaGraphLaunch(replay, stream));
+            CHECK(cudaEventRecord(end, stream));
+            CHECK(cudaEventSynchronize(end));
+            CHECK(cudaEventElapsedTime(&ms, begin, end));
+            times.push_back(ms * 1e3f / launches);
+        }
+        std::sort(times.begin(), times.end());
+        const double us = times[4], flops = 2. * c.rows() * c.p.outputs * c.terms();
+        printf("%-34s %-8s %4s %9.2f us (%.2f .. %.2f) %7.1f TFLOP/s %7.1f GB/s\n", name, kernel.name, type_names[c.p.type],
+               us, times[0], times[8], flops / us * 1e-6, bytes / us * 1e-3);
+        fflush(stdout);
+        CHECK(cudaGraphExecDestroy(replay));
+        CHECK(cudaGraphDestroy(graph));
+    }
+    CHECK(cudaEventDestroy(begin));
+    CHECK(cudaEventDestroy(end));
+    CHECK(cudaStreamDestroy(stream));
+}
+
+struct Named {
+    const char *name;
+    Case c;
+};
+// The sizes of the network at 518 x 378.
+static std::vector<Named> network(ElementType type) {
+    std::vector<Named> all = {
+        {"queries, keys, values", linear(type, 1005, 1024, 3072)}, {"attention out", linear(type, 1005, 1024, 1024)},
+        {"perceptron in", linear(type, 1005, 1024, 4096)},         {"perceptron out", linear(type, 1005, 4096, 1024)},
+        {"patches", linear(type, 999, 588, 1024)},                 {"256 -> 256, 148 x 108", convolution(type, 108, 148, 256, 256)},
+        {"512 -> 256, 74 x 54", convolution(type, 54, 74, 512, 256)},
+        {"1024 -> 256, 37 x 27", convolution(type, 27, 37, 1024, 256)},
+        {"1024 -> 256, 19 x 14", convolution(type, 14, 19, 1024, 256)},
+        {"1024 -> 1024, 37 x 27, stride 2", convolution(type, 27, 37, 1024, 1024, 2)},
+        {"256 -> 128, 296 x 216", convolution(type, 216, 296, 256, 128)},
+        {"128 -> 32, 518 x 378", convolution(type, 378, 518, 128, 32)},
+    };
+    all[2].c.p.activation = ACTIVATION_GELU;
+    all[3].c.p.output = ELEMENT_F32;
+    all[3].c.p.add = 1;
+    all[11].c.p.activation = ACTIVATION_RELU;
+    return all;
+}
+
+static void random_cases(ElementType type, int count, std::mt19937_64 &random) {
+    auto uniform = [&](uint32_t low, uint32_t high) { return low + (uint32_t)(random() % (high - low + 1)); };
+    auto log_uniform = [&](double low, double high) {
+        return (uint32_t)std::exp(std::log(low) + std::log((high + .99) / low) * (random() % 100001 / 100000.));
+    };
+    auto channels = [&](uint32_t most) {  // any, or in eights
+        const uint32_t any = log_uniform(1, most);
+        return random() % 2 ? any : (any + 7) / 8 * 8;
+    };
+    for (int i = 0; i < count; i++) {
+        const bool few = i % 5 == 0, is_linear = i % 5 <= 2;
+        Case c = linear(type, few ? uniform(1, 9) : log_uniform(1, 1100), channels(4096), channels(4096));
+        if (!is_linear) {
+            c.p.frames = uniform(1, 3);
+            c.p.height = log_uniform(1, 40);
+            c.p.width = log_uniform(1, 60);
+            c.p.inputs = channels(300);
+            c.p.outputs = channels(300);
+            c.p.kernel = random() % 8 ? 1 + 2 * uniform(0, 2) : uniform(1, 6);
+            c.p.stride = random() % 2 ? 1 : uniform(1, 3);
+            c.p.padding = uniform(0, 2);
+        }
+        if (random() % 2) c.p.output = ELEMENT_F32;
+        c.bias = random() % 4;
+        c.nan = random() % 8 == 0;
+        if (random() % 4 == 0)
+            c.p.add = 1;
+        else
+            c.p.activation = (Activation)uniform(0, 3);
+        if (random() % 6 == 0) c.gain = 1e5f;  // past the range of float16
+        if (random() % 6 == 0) c.x_from = uniform(0, 9);
+        if (random() % 6 == 0) c.weight_from = uniform(0, 9);
+        if (random() % 6 == 0) c.y_from = uniform(0, 9);
+        check(c, random, few ? "few rows" : is_linear ? "linear" : "convolution");
+    }
+}
+
+int main(int argc, char **argv) {
+    cudaDeviceProp device;
+    CHECK(cudaGetDeviceProperties(&device, 0));
+    const std::string mode = argc > 1 ? argv[1] : "check";
+    const uint64_t seed = argc > 2 ? atoll(argv[2]) : std::random_device{}();
+    const int count = argc > 3 ? atoi(argv[3]) : 300;
+    printf("%s seed %llu\n", device.name, (unsigned long long)seed);
+    std::mt19937_64 random(seed);
+    const ElementType types[] = {ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16};
+    if (mode == "tiny")  // under compute-sanitizer
+        for (ElementType type : types)
+            for (uint32_t inputs : {72, 20, 13}) {
+                check(linear(type, 130, inputs, 70), random, "tiny");
+                check(linear(type, 3, inputs, 21), random, "tiny");
+                check(linear(type, 1, inputs, 5), random, "tiny");
+                check(convolution(type, 9, 7, inputs, 24), random, "tiny");
+                check(convolution(type, 9, 7, inputs, 129, 2), random, "tiny");
+                check(convolution(type, 33, 300, inputs, 130), random, "tiny");
+            }
+    if (mode == "check")
+        for (ElementType type : types) {
+            for (const Named &named : network(type)) check(named.c, random, "network");
+            check(linear(type, 0, 64, 64), random, "empty");
+            check(linear(type, 20, 64, 0), random, "empty");
+            check(linear(type, 20, 0, 64), random, "empty");
+            check(linear(type, 2, 0, 64), random, "empty");
+            // More than 2^32 bytes of x and of y.
+            check(linear(type, 70000, 16, 33000), random, "large");
+            check(linear(type, 1100000, 2056, 8), random, "large");
+            random_cases(type, count, random);
+        }
+    if (mode == "bench") {
+        for (const Named &named : network(ELEMENT_BF16)) bench(named.name, named.c, random);
+        bench("perceptron in", network(ELEMENT_F16)[2].c, random);
+        for (int i : {0, 3, 4, 5}) bench(network(ELEMENT_F32)[i].name, network(ELEMENT_F32)[i].c, random);
+        for (uint32_t rows : {1, 2, 4, 8}) {
+            bench(("few rows " + std::to_string(rows) + ", 2048 -> 6144").c_str(), linear(ELEMENT_F32, rows, 2048, 6144), random);
+            bench(("few rows " + std::to_string(rows) + ", 2048 -> 8192").c_str(), linear(ELEMENT_F32, rows, 2048, 8192), random);
+            bench(("few rows " + std::to_string(rows) + ", 8192 -> 2048").c_str(), linear(ELEMENT_F32, rows, 8192, 2048), random);
+        }
+        bench("few rows 6, 1024 -> 4096", linear(ELEMENT_BF16, 6, 1024, 4096), random);
+    } else {
+        for (auto &t : tallies) printf("%-40s %5d cases, worst error %.2e\n", t.first.c_str(), t.second.cases, t.second.worst);
+        printf("failures %d\n", failures);
+    }
+    return failures ? 1 : 0;
+}
