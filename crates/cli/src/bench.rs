@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::console;
 use crate::failure::Failure;
 use crate::interruption::Interruption;
-use crate::options::{ComputeOptions, PictureSize, at_least_one, network, open_weights};
+use crate::options::{ComputeOptions, PictureSize, at_least_one, checked, network, open_weights};
 use crate::progress::show_loading;
 use crate::spans::StageTimes;
 
@@ -101,23 +101,28 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         None => Weights::synthetic(network(config)?, 0)?,
     };
     arguments.image_size.check(weights.config().patch_size)?;
-    let measurement = measure(arguments, show_loading(weights, false, &Interruption::default()), &device)?;
+    let suggested = &weights.config().stream;
+    let stream = checked(StreamSettings {
+        scale_frames: arguments.scale_frames.get(),
+        window: arguments.window.map_or(suggested.window, NonZeroUsize::get),
+        ..suggested.clone()
+    })?;
+    let measurement = measure(arguments, stream, show_loading(weights, false, &Interruption::default()), &device)?;
     console::print(&if arguments.json { serde_json::to_string(&measurement)? } else { measurement.table() })
 }
 
-fn measure(arguments: &Arguments, weights: Weights, device: &Device) -> Result<Measurement, Failure> {
+fn measure(
+    arguments: &Arguments,
+    stream: StreamSettings,
+    weights: Weights,
+    device: &Device,
+) -> Result<Measurement, Failure> {
     let started = Instant::now();
     let float = arguments.compute.float();
     let engine = Engine::load(&weights, float.into(), device)?;
     drop(weights);
     let load_seconds = started.elapsed().as_secs_f64();
 
-    let suggested = &engine.config().stream;
-    let stream = StreamSettings {
-        scale_frames: arguments.scale_frames.get(),
-        window: arguments.window.map_or(suggested.window, NonZeroUsize::get),
-        ..suggested.clone()
-    };
     let window = stream.window;
     let mut session = engine.session(SessionConfig { stream, keyframes: Keyframes::Every(1) })?;
     let mut noise = (0..).map(|index| noise(arguments.image_size, index));

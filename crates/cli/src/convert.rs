@@ -30,6 +30,11 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if let (Ok(input), Ok(output)) = (arguments.input.canonicalize(), arguments.output.canonicalize())
+        && input == output
+    {
+        return Err(Failure::Usage(format!("{} would be replaced: give another OUT.safetensors", input.display())));
+    }
     let weights = Weights::open_any(&arguments.input, arguments.config.as_deref())?;
     mention_unexpected(&weights);
     let float = arguments.dtype.map_or(weights.float_type(), Float::into);

@@ -3,11 +3,10 @@
 //! All of it lies in the program itself (17 MB), so that `periplus stream` works wherever the program is: a path
 //! would be right only on the machine, and in the folder, where it was built.
 
-use std::fs::File;
-use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
+use periplus::checkpoint::CheckpointError;
 use periplus::frames::{FolderOptions, FrameCause, FrameError, Preprocess, Source, decode};
 use periplus::geometry::nalgebra::Point3;
 use periplus::{Frame, Weights};
@@ -58,14 +57,9 @@ pub(crate) fn truth() -> impl Iterator<Item = (f64, Point3<f64>)> {
     })
 }
 
-/// Writes the demo's files where the weights can be mapped from, for as long as it takes to open them.
-pub(crate) fn weights(config: Option<&Path>) -> Result<Weights, Failure> {
-    let failed =
-        |error| Failure::Failed(format!("the demo weights cannot be unpacked in the temporary folder: {error}"));
-    let folder = tempfile::tempdir().map_err(failed)?;
-    let path = folder.path().join("demo.safetensors");
-    File::create(&path).and_then(|mut file| file.write_all(WEIGHTS)).map_err(failed)?;
-    Ok(Weights::open(&path, config)?)
+/// The bundled checkpoint.
+pub(crate) fn weights(config: Option<&Path>) -> Result<Weights, CheckpointError> {
+    Weights::bundled("the bundled checkpoint", WEIGHTS, config)
 }
 
 /// The bundled clip as a source.

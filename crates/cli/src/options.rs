@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 use periplus::checkpoint::{CheckpointError, FloatType};
+use periplus::config::ConfigError;
 use periplus::{Config, Device, Retention, StreamSettings, Weights};
 
 use crate::failure::Failure;
@@ -129,8 +130,22 @@ impl StreamOptions {
             keep_special: self.keep_special.map_or(suggested.keep_special, Keep::into),
             include_scale_frames: suggested.include_scale_frames,
         };
-        settings.validate().map_err(Failure::usage)?;
-        Ok(settings)
+        checked(settings)
+    }
+}
+
+/// The settings, of which those that the checkpoint suggests are known to be possible.
+///
+/// # Errors
+/// A usage failure that names the option whose number no stream can have.
+pub(crate) fn checked(settings: StreamSettings) -> Result<StreamSettings, Failure> {
+    match settings.validate() {
+        Ok(()) => Ok(settings),
+        Err(ConfigError::Size { field, value, largest }) => {
+            let option = field.replace('_', "-");
+            Err(Failure::Usage(format!("--{option} cannot be {value}: give a whole number from 1 to {largest}")))
+        }
+        Err(error) => Err(Failure::usage(error)),
     }
 }
 

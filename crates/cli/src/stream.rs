@@ -93,6 +93,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let weights_path = arguments.weights.weights.as_deref().unwrap_or(Path::new("demo"));
     let weights = open_weights(weights_path, arguments.weights.config.as_deref())?;
     let preprocess = arguments.clip.preprocess(weights.config())?;
+    let stream = arguments.stream.over(&weights.config().stream)?;
     let source = arguments.clip.open(arguments.frames.as_deref(), preprocess)?;
     // From here on there are unfinished files, which only a run that ends in order takes away.
     let interruption = Interruption::listen()?;
@@ -101,7 +102,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         console::line(demo::LIMITS);
     }
 
-    let stream = arguments.stream.over(&weights.config().stream)?;
     let interval = arguments.keyframe_interval;
     let interval = interval.map_or_else(|| keyframe_interval(source.len_hint().unwrap_or(0)), NonZeroUsize::get);
     // The engine has weights of its own: the file's map is let go before the first frame.

@@ -205,6 +205,40 @@ fn bench_refuses_pictures_that_are_not_whole_patches() {
 }
 
 #[test]
+fn bench_refuses_a_window_that_cannot_be() {
+    let ended = run(periplus().args(["bench", "--weights", "demo", "--window", "1048577"]));
+    assert_eq!(ended.stderr, "error: --window cannot be 1048577: give a whole number from 1 to 1048576\n");
+    assert_eq!(ended.code, 2);
+}
+
+#[test]
+fn the_bundled_checkpoint_is_called_so_and_needs_no_place_on_the_disk() {
+    let scratch = Scratch::new();
+    let config = scratch.write("other.json", "{}");
+    let mut command = periplus();
+    command.args(["inspect", "demo"]).env("TMPDIR", scratch.path("nowhere"));
+    assert_eq!(run(&mut command).code, 0);
+    let ended = run(command.arg("--config").arg(&config));
+    let expected = format!(
+        "error: the bundled checkpoint carries the configuration of another network than {}; leave the latter out or \
+         correct it\n",
+        config.display()
+    );
+    assert_eq!((ended.code, ended.stderr), (1, expected));
+}
+
+#[test]
+fn convert_does_not_replace_what_it_reads() {
+    let scratch = Scratch::new();
+    let whole = fs::read(pytorch_checkpoint()).unwrap();
+    let file = scratch.write("some.pt", &whole);
+    let ended = run(periplus().arg("convert").arg(&file).arg(scratch.path("./some.pt")));
+    assert_eq!((ended.code, ended.stderr.lines().count()), (2, 1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("some.pt would be replaced"), "{}", ended.stderr);
+    assert!(fs::read(&file).unwrap() == whole);
+}
+
+#[test]
 fn results_stop_quietly_when_nobody_reads_them() {
     let mut child = periplus().args(["inspect", "demo"]).stdout(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());

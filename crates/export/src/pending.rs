@@ -1,7 +1,7 @@
 //! Files that appear whole or not at all.
 
 use std::fs::{self, File};
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use crate::ExportError;
@@ -25,6 +25,11 @@ pub(crate) struct PendingFile {
 
 impl PendingFile {
     pub(crate) fn create(path: PathBuf) -> Result<Self, ExportError> {
+        // Taking the name of a folder fails, but only after the whole run; taking that of a device would succeed.
+        if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
+            let source = io::Error::new(io::ErrorKind::AlreadyExists, "there is something that is not a file");
+            return Err(ExportError::Write { path, source });
+        }
         let mut unfinished = path.clone().into_os_string();
         unfinished.push(format!(".{}{UNFINISHED}", std::process::id()));
         let unfinished = PathBuf::from(unfinished);

@@ -36,15 +36,42 @@ fn a_file_in_place_of_the_folder_is_named() {
 }
 
 #[test]
-fn a_folder_in_place_of_the_file_is_named() {
+fn a_folder_in_place_of_the_file_is_named_before_any_frame() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("trajectory.txt");
     fs::create_dir(&file).unwrap();
+    let error = Trajectory::create(folder.path()).err().unwrap().to_string();
+    assert_eq!(error, format!("{} cannot be written: there is something that is not a file", file.display()));
+    assert_eq!(listing(folder.path()), ["trajectory.txt"], "nothing unfinished stays");
+}
+
+#[test]
+fn a_folder_that_comes_while_the_file_is_written_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("trajectory.txt");
     let mut sink = Trajectory::create(folder.path()).unwrap();
+    fs::create_dir(&file).unwrap();
     sink.write(&frame(0)).unwrap();
     let error = Box::new(sink).finish().unwrap_err();
     assert!(matches!(&error, ExportError::Write { path, .. } if *path == file), "{error:?}");
     assert_eq!(listing(folder.path()), ["trajectory.txt"], "nothing unfinished stays");
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_not_a_file_is_not_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["frames.jsonl", "trajectory.txt", "points.ply", "npz/000000.npz", "depth/000000.png"] {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path.parent().unwrap().join(".periplus"), "").unwrap();
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap()); // the socket stays
+    }
+    for sink in create_all(folder.path()) {
+        let error = sink.err().unwrap().to_string();
+        assert!(error.ends_with(" cannot be written: there is something that is not a file"), "{error}");
+    }
+    assert_eq!(listing(folder.path().join("npz")), ["000000.npz"]);
 }
 
 #[cfg(target_os = "linux")]

@@ -22,10 +22,17 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
-/// A file in the address space. Its bytes come from disk when they are touched.
+/// A file in the address space, under the name that it has for the user.
 pub(super) struct MappedFile {
     path: PathBuf,
-    map: Mmap,
+    bytes: Bytes,
+}
+
+enum Bytes {
+    /// They come from disk when they are touched.
+    Mapped(Mmap),
+    /// They are part of the program.
+    Bundled(&'static [u8]),
 }
 
 impl MappedFile {
@@ -44,7 +51,11 @@ impl MappedFile {
         // numbers, and a file cut short makes the system end this process instead of letting it read further.
         #[allow(unsafe_code)]
         let map = unsafe { Mmap::map(&file) }.map_err(read)?;
-        Ok(Self { path: path.into(), map })
+        Ok(Self { path: path.into(), bytes: Bytes::Mapped(map) })
+    }
+
+    pub(super) fn bundled(name: &str, bytes: &'static [u8]) -> Self {
+        Self { path: name.into(), bytes: Bytes::Bundled(bytes) }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -52,18 +63,22 @@ impl MappedFile {
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        &self.map
+        match &self.bytes {
+            Bytes::Mapped(map) => map,
+            Bytes::Bundled(bytes) => bytes,
+        }
     }
 
     /// Gives the memory behind a range of bytes back to the system, since it will not be read again soon. Without
     /// this a file of some gigabytes would fill memory beside the tensors made of it.
     pub(super) fn release(&self, range: &Range<usize>) {
+        let Bytes::Mapped(map) = &self.bytes else { return };
         // SAFETY: the pages of a read-only map of a file are clean, so that dropping them loses nothing: touching
         // them again reads them from the file again.
         #[cfg(unix)]
         #[allow(unsafe_code)]
         let released =
-            unsafe { self.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len()) };
+            unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len()) };
         #[cfg(unix)]
         if let Err(error) = released {
             tracing::debug!(%error, "the pages of {} stay in memory", self.path.display());

@@ -60,11 +60,22 @@ impl Weights {
     /// of another model; a configuration that is not valid or contradicts the file's own; tensors that are missing
     /// or have another shape or type than the network needs.
     pub fn open(path: &Path, config: Option<&Path>) -> Result<Self, CheckpointError> {
-        let file = MappedFile::open(path)?;
+        Self::of_safetensors(MappedFile::open(path)?, config)
+    }
+
+    /// As [`open`](Self::open), for a checkpoint that is part of the program. Errors call it `name`.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn bundled(name: &str, bytes: &'static [u8], config: Option<&Path>) -> Result<Self, CheckpointError> {
+        Self::of_safetensors(MappedFile::bundled(name, bytes), config)
+    }
+
+    fn of_safetensors(file: MappedFile, config: Option<&Path>) -> Result<Self, CheckpointError> {
         match Kind::of(&file)? {
             Kind::Safetensors => Self::of(safetensors::read(file)?, config),
             Kind::PyTorch => Err(CheckpointError::OtherKind {
-                path: path.into(),
+                path: file.path().into(),
                 kind: "a PyTorch file",
                 advice: "convert it first with `periplus convert IN.pt OUT.safetensors`",
             }),
