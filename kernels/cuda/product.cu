@@ -56,29 +56,24 @@ template <int BYTES> __device__ __forceinline__ void copy_piece(void *to, const 
         copy_bytes<BYTES>(to, from, there);
 }
 
-// Which pixel of the kernel a term belongs to, and which of its inputs it is.
-struct Tap {
-    int input = 0, right = 0, down = 0;
-    __device__ __forceinline__ void advance(int terms, const Product &p) {
-        for (input += terms; input >= (int)p.inputs; input -= p.inputs)
-            if (++right == (int)p.kernel) {
-                right = 0;
-                ++down;
-            }
-    }
-};
-
 // The tile at hand, and the copies of its steps in pieces of PIECE bytes, which divide a pixel's inputs.
 template <typename T, int ROWS, int OUTPUTS, int PIECE> struct Tile {
+    static constexpr int STAGES = Shared<T, ROWS, OUTPUTS>::STAGES;
+    // A thread copies one chunk of every sixteenth row of a step.
+    static constexpr int APART = THREADS / CHUNKS, OWN_ROWS = ROWS / APART, OWN_OUTPUTS = OUTPUTS / APART;
+    static_assert(APART % 8 == 0, "the chunks of a thread lie in one column");
     const Product &p;
     const uint32_t rows;
     Shared<T, ROWS, OUTPUTS> &shared;
-    static constexpr int STAGES = Shared<T, ROWS, OUTPUTS>::STAGES;
     uint32_t first_row, first_output;
     int terms;
-    // What this thread copies next: chunk threadIdx.x % CHUNKS of every sixteenth row.
-    int term;
-    Tap tap;
+
+    // What this thread copies next: the term, which of the inputs of which pixel of the kernel it is, and where both
+    // operands are, of which rows that pixel and which weights are there (bits).
+    int term = 0, input = 0, right = 0, down = 0;
+    const char *x, *weight;
+    int64_t offsets[OWN_ROWS], weight_stride;
+    uint32_t x_there, weights_there = 0;
 
     __device__ __forceinline__ Tile(const Job &job, Shared<T, ROWS, OUTPUTS> &shared)
         : p(job.p), rows(job.rows), shared(shared) {
@@ -87,51 +82,74 @@ template <typename T, int ROWS, int OUTPUTS, int PIECE> struct Tile {
         first_row = blockIdx.x / across * ROWS;
         first_output = blockIdx.x % across * OUTPUTS;
         terms = (int)terms_of(p);
-        term = threadIdx.x % CHUNKS * CHUNK<T>;
-        if (terms > 0) tap.advance(term, p);
         for (int i = threadIdx.x; i < ROWS; i += THREADS) {
             const uint32_t row = first_row + i;
             Pixel pixel = {0, -(1 << 30), 0};  // outside, whatever the kernel adds
             if (row < rows) {
                 const uint32_t line = row / job.width, frame = line / job.height;
-                pixel.y = (int)(line % job.height * p.stride) - (int)p.padding;
-                pixel.x = (int)(row % job.width * p.stride) - (int)p.padding;
+                pixel.y = (int)(line % job.height * p.stride - p.padding);
+                pixel.x = (int)(row % job.width * p.stride - p.padding);
                 pixel.offset = (((int64_t)frame * p.height + pixel.y) * p.width + pixel.x) * p.inputs;
             }
             shared.pixels[i] = pixel;
         }
         __syncthreads();
+        const int first = threadIdx.x / CHUNKS;
+#pragma unroll
+        for (int i = 0; i < OWN_ROWS; i++) offsets[i] = shared.pixels[first + i * APART].offset * (int64_t)sizeof(T);
+#pragma unroll
+        for (int i = 0; i < OWN_OUTPUTS; i++)
+            weights_there |= (uint32_t)(first_output + first + i * APART < p.outputs) << i;
+        weight = (const char *)p.weight + (uint64_t)(first_output + first) * terms * sizeof(T);
+        weight_stride = (int64_t)APART * terms * sizeof(T);
+        look();
+        advance(threadIdx.x % CHUNKS * CHUNK<T>);
     }
+
+    // Which pixels are there, when the kernel's has changed.
+    __device__ __forceinline__ void look() {
+        x = (const char *)p.x + (((int64_t)down * p.width + right) * p.inputs + input) * sizeof(T);
+        x_there = 0;
+#pragma unroll
+        for (int i = 0; i < OWN_ROWS; i++) {
+            const Pixel pixel = shared.pixels[threadIdx.x / CHUNKS + i * APART];
+            x_there |= (uint32_t)((uint32_t)(pixel.y + down) < p.height & (uint32_t)(pixel.x + right) < p.width) << i;
+        }
+    }
+    __device__ __forceinline__ void advance(int by) {
+        term += by;
+        input += by;
+        x += by * sizeof(T);
+        weight += by * sizeof(T);
+        if (input < (int)p.inputs) return;
+        if (term >= terms) {
+            x_there = weights_there = 0;
+            return;
+        }
+        for (; input >= (int)p.inputs; input -= p.inputs)
+            if (++right == (int)p.kernel) {
+                right = 0;
+                ++down;
+            }
+        look();
+    }
+
     // Starts the copy of the next step.
     __device__ __forceinline__ void copy(int stage) {
-        constexpr int APART = THREADS / CHUNKS, PIECE_TERMS = PIECE / sizeof(T);
+        constexpr int PIECE_TERMS = PIECE / sizeof(T);
         const int chunk = threadIdx.x % CHUNKS, first = threadIdx.x / CHUNKS;
         T *to_x = chunk_of(shared.x[stage], first, chunk), *to_weights = chunk_of(shared.weights[stage], first, chunk);
-        static_assert(APART % 8 == 0, "the chunks of a thread lie in one column");
-        Pixel pixels[ROWS / APART];  // all at once: a look-up behind each copy would wait for itself
-#pragma unroll
-        for (int i = 0; i < ROWS / APART; i++) pixels[i] = shared.pixels[first + i * APART];
-        Tap at = tap;
 #pragma unroll
         for (int piece = 0; piece < CHUNK<T>; piece += PIECE_TERMS) {
-            const bool any = term + piece < terms;
-            const T *x = (const T *)p.x + ((int64_t)at.down * p.width + at.right) * p.inputs + at.input;
 #pragma unroll
-            for (int i = 0; i < ROWS / APART; i++) {
-                const bool there = any & (uint32_t)(pixels[i].y + at.down) < p.height & (uint32_t)(pixels[i].x + at.right) < p.width;
-                copy_piece<PIECE>(to_x + i * APART * STEP<T> + piece, x + pixels[i].offset, there);
-            }
-            const T *weight = (const T *)p.weight + (uint64_t)(first_output + first) * terms + term + piece;
+            for (int i = 0; i < OWN_ROWS; i++)
+                copy_piece<PIECE>(to_x + i * APART * STEP<T> + piece, x + offsets[i], x_there >> i & 1);
+            const char *from = weight;
 #pragma unroll
-            for (int i = 0; i < OUTPUTS / APART; i++) {
-                const bool there = any & first_output + first + i * APART < p.outputs;
-                copy_piece<PIECE>(to_weights + i * APART * STEP<T> + piece, weight, there);
-                weight += (int64_t)APART * terms;
-            }
-            if (piece + PIECE_TERMS < CHUNK<T>) at.advance(PIECE_TERMS, p);
+            for (int i = 0; i < OWN_OUTPUTS; i++, from += weight_stride)
+                copy_piece<PIECE>(to_weights + i * APART * STEP<T> + piece, from, weights_there >> i & 1);
+            advance(piece + PIECE_TERMS < CHUNK<T> ? PIECE_TERMS : STEP<T> - CHUNK<T> + PIECE_TERMS);
         }
-        term += STEP<T>;
-        if (term < terms) tap.advance(STEP<T>, p);
     }
 
     // Calls work(x, weights) for every step, copying all other stages meanwhile.
@@ -174,7 +192,7 @@ template <typename T, int ROWS, int OUTPUTS, int PIECE> struct Tile {
 
 // 16 bits: the warps stand WARPS_DOWN rows of warps high over the tile.
 template <typename T, int ROWS, int OUTPUTS, int WARPS_DOWN, int PIECE>
-__global__ void __launch_bounds__(THREADS) kernel_16(const __grid_constant__ Job job) {
+__global__ void __launch_bounds__(THREADS, 2) kernel_16(const __grid_constant__ Job job) {
     extern __shared__ __align__(128) unsigned char raw[];
     Tile<T, ROWS, OUTPUTS, PIECE> tile(job, *reinterpret_cast<Shared<T, ROWS, OUTPUTS> *>(raw));
     constexpr int WARPS_ACROSS = THREADS / 32 / WARPS_DOWN, DOWN = ROWS / WARPS_DOWN, ACROSS = OUTPUTS / WARPS_ACROSS;
@@ -183,16 +201,18 @@ __global__ void __launch_bounds__(THREADS) kernel_16(const __grid_constant__ Job
 
     float sums[DOWN / 16][ACROSS / 8][4] = {};
     tile.stream([&](T *x, T *weights) {
-        // The operands of 16 terms, loaded while the 16 before are multiplied.
+        // The operands of 16 terms, loaded while the 16 before are multiplied. chunk_of(.., row, chunk + 2 k) is
+        // chunk_of(.., row, chunk) with bits of 2 k changed, as rows are 128 bytes and lie at multiples of them.
         uint32_t a[2][DOWN / 16][4], b[2][ACROSS / 16][4];
+        const uint32_t from_x = shared_address(chunk_of(x, warp_row + lane % 16, lane / 16));
+        const uint32_t from_weights =
+            shared_address(chunk_of(weights, warp_output + lane / 16 * 8 + lane % 8, lane / 8 % 2));
         const auto load = [&](int k) {
+            const uint32_t bits = k * 2 * CHUNK_BYTES;
 #pragma unroll
-            for (int m = 0; m < DOWN / 16; m++)
-                load_matrices(a[k % 2][m], chunk_of(x, warp_row + m * 16 + lane % 16, k * 2 + lane / 16));
+            for (int m = 0; m < DOWN / 16; m++) load_matrices(a[k % 2][m], (from_x ^ bits) + m * 16 * STEP_BYTES);
 #pragma unroll
-            for (int n = 0; n < ACROSS / 16; n++)
-                load_matrices(b[k % 2][n],
-                              chunk_of(weights, warp_output + n * 16 + lane / 16 * 8 + lane % 8, k * 2 + lane / 8 % 2));
+            for (int n = 0; n < ACROSS / 16; n++) load_matrices(b[k % 2][n], (from_weights ^ bits) + n * 16 * STEP_BYTES);
         };
         load(0);
 #pragma unroll
@@ -259,10 +279,10 @@ uint64_t blocks_of(const Product &p, int rows, int outputs) {
 template <typename T, int ROWS, int OUTPUTS, typename Kernel>
 cudaError_t launch(Kernel kernel, const Product &p, cudaStream_t stream) {
     const uint64_t blocks = blocks_of(p, ROWS, OUTPUTS);
-    // Rows past the last of a tile are counted as well.
-    if (blocks > INT32_MAX || rows_of(p) > UINT32_MAX - ROWS) return cudaErrorInvalidValue;
+    if (blocks > INT32_MAX) return cudaErrorInvalidValue;
     const Job job = {p, (uint32_t)rows_of(p), (uint32_t)out_size(p.height, p), (uint32_t)out_size(p.width, p)};
     constexpr int BYTES = sizeof(Shared<T, ROWS, OUTPUTS>);
+    static_assert(BYTES <= 99 << 10, "the most that a block may have on compute capability 8.6");
     const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
     if (error != cudaSuccess) return error;
     kernel<<<(unsigned)blocks, THREADS, BYTES, stream>>>(job);
@@ -287,12 +307,13 @@ template <typename T> cudaError_t launch_16(const Product &p, cudaStream_t strea
     error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
     if (error != cudaSuccess) return error;
     if (p.outputs <= 32) return launch_16<T, 128, 32, 4>(p, stream);
-    // Large tiles read less, small ones leave fewer multiprocessors idle: the cheapest by rounds of blocks times the cost
-    // of one.
+    // Large tiles read less, small ones leave fewer multiprocessors idle. What a block costs (measured on an H200, large
+    // tiles as 100) when two share a multiprocessor; a block without another takes a quarter more.
     const auto cost = [&](int rows, int outputs, uint64_t each) {
-        return (blocks_of(p, rows, outputs) + multiprocessors - 1) / multiprocessors * each;
+        const uint64_t rounds = (blocks_of(p, rows, outputs) + multiprocessors - 1) / multiprocessors;
+        return rounds * each + rounds % 2 * each / 4;
     };
-    const uint64_t large = cost(128, 128, 100), middle = cost(128, 64, 55), small = cost(64, 64, 32);
+    const uint64_t large = cost(128, 128, 100), middle = cost(128, 64, 64), small = cost(64, 64, 36);
     if (large <= middle && large <= small) return launch_16<T, 128, 128, 2>(p, stream);
     return middle <= small ? launch_16<T, 128, 64, 2>(p, stream) : launch_16<T, 64, 64, 2>(p, stream);
 }

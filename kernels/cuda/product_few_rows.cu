@@ -99,7 +99,8 @@ template <typename T, int ROWS, int OUTPUTS> cudaError_t launch(const Product &p
     int parts = 1;
     while (parts < WARPS && groups * parts < ENOUGH && p.inputs * sizeof(T) > (uint64_t)parts * 32 * 16) parts *= 2;
     const uint64_t a_block = WARPS / parts;
-    kernel<T, ROWS, OUTPUTS><<<(unsigned)((groups + a_block - 1) / a_block), THREADS, 0, stream>>>(p, (uint32_t)rows_of(p), parts, whole);
+    const unsigned blocks = (unsigned)((groups + a_block - 1) / a_block);
+    kernel<T, ROWS, OUTPUTS><<<blocks, THREADS, 0, stream>>>(p, (uint32_t)rows_of(p), parts, whole);
     return cudaGetLastError();
 }
 } // namespace

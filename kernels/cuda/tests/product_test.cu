@@ -11,16 +11,14 @@ struct Kernel {
 };
 static const Kernel kernels[] = {
     {"portable", product, [](const Product *) { return 1; }},
-#ifdef HOPPER
     {"hopper", product_hopper, product_hopper_fits},
-#endif
 };
 static const char *type_names[] = {"f32", "f16", "bf16"};
 
 struct Case {
     Product p{};  // sizes, types, activation, add
     bool bias = true, nan = false;
-    float gain = 1.f;            // of the sums
+    float gain = 1.f;                                  // of the sums
     uint32_t x_from = 0, weight_from = 0, y_from = 0;  // elements past an alignment of 256 bytes
     uint64_t out(uint64_t in) const {
         const uint64_t padded = in + 2 * p.padding;
@@ -32,7 +30,8 @@ struct Case {
     uint64_t weight_count() const { return p.outputs * terms(); }
     std::string text() const {
         char b[300];
-        snprintf(b, sizeof b, "%s -> %s %ux%ux%ux%u -> %u kernel %u stride %u padding %u activation %d%s%s%s from %u %u %u",
+        snprintf(b, sizeof b,
+                 "%s -> %s %ux%ux%ux%u -> %u kernel %u stride %u padding %u activation %d%s%s%s from %u %u %u",
                  type_names[p.type], type_names[p.output], p.frames, p.height, p.width, p.inputs, p.outputs, p.kernel,
                  p.stride, p.padding, p.activation, p.add ? " add" : "", bias ? " bias" : "", nan ? " nan" : "", x_from,
                  weight_from, y_from);
@@ -110,9 +109,8 @@ __global__ void reference_kernel(Product p, uint64_t rows, uint64_t height, uint
     }
 }
 // {squares of differences, squares, numbers that are wrong by themselves}
-template <typename Y>
-__global__ void compare_kernel(const Y *y, const double *wanted, uint64_t count, double relative, double absolute,
-                               double *result) {
+template <typename Y> __global__ void compare_kernel(const Y *y, const double *wanted, uint64_t count, double relative,
+                                                     double absolute, double *result) {
     double difference = 0, norm = 0, bad = 0;
     for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < count; i += (uint64_t)gridDim.x * blockDim.x) {
         const double x = to_double(y[i]), w = wanted[i];
@@ -200,7 +198,8 @@ static void check(const Case &c, std::mt19937_64 &random, const char *what) {
             with_type(c.p.output, [&](auto y) {
                 using X = decltype(x);
                 using Y = decltype(y);
-                reference_kernel<X, Y><<<4096, 256>>>(o.p, c.rows(), c.out(c.p.height), c.out(c.p.width), (const Y *)o.p.y, wanted);
+                reference_kernel<X, Y>
+                    <<<4096, 256>>>(o.p, c.rows(), c.out(c.p.height), c.out(c.p.width), (const Y *)o.p.y, wanted);
             });
         });
     CHECK(cudaGetLastError());
@@ -215,7 +214,8 @@ static void check(const Case &c, std::mt19937_64 &random, const char *what) {
         const double relative = rounding(c.p.output), sums = summing(c);
         with_type(c.p.output, [&](auto y) {
             using Y = decltype(y);
-            compare_kernel<Y><<<512, 256>>>((const Y *)o.p.y, wanted, o.y_count, relative * 1.001, c.gain * sums * 20, result);
+            compare_kernel<Y>
+                <<<512, 256>>>((const Y *)o.p.y, wanted, o.y_count, relative * 1.001, c.gain * sums * 20, result);
         });
         CHECK(cudaGetLastError());
         double h[3];
@@ -234,18 +234,20 @@ static void check(const Case &c, std::mt19937_64 &random, const char *what) {
         CHECK(cudaGetLastError());
         CHECK(cudaMemcpy(h, result, 24, cudaMemcpyDeviceToHost));
         if (h[0] > 0) why += " second run differs";
-        Tally &t = tallies[std::string(kernel.name) + " " + type_names[c.p.type] + " -> " + type_names[c.p.output] + " " + what];
+        Tally &t =
+            tallies[std::string(kernel.name) + " " + type_names[c.p.type] + " -> " + type_names[c.p.output] + " " + what];
         t.cases++;
         t.worst = std::max(t.worst, off);
-        if (!why.empty() && failures++ < 30) printf("FAIL %s [%s]:%s, error %.3g of %.3g\n", kernel.name, c.text().c_str(),
-                                                    why.c_str(), off, bound);
+        if (!why.empty() && failures++ < 30)
+            printf("FAIL %s [%s]:%s, error %.3g of %.3g\n", kernel.name, c.text().c_str(), why.c_str(), off, bound);
         fflush(stdout);
     }
 }
 
 // Microseconds of one launch, replayed in a graph over operands that together are more than the caches hold.
 static void bench(const char *name, const Case &c, std::mt19937_64 &random) {
-    const uint64_t bytes = (c.x_count() + c.weight_count()) * size_of(c.p.type) + c.rows() * c.p.outputs * size_of(c.p.output);
+    const uint64_t bytes =
+        (c.x_count() + c.weight_count()) * size_of(c.p.type) + c.rows() * c.p.outputs * size_of(c.p.output);
     const int sets = (int)std::min<uint64_t>(std::max<uint64_t>((256ull << 20) / bytes, 2), 24);
     std::deque<Operands> operands;
     for (int i = 0; i < sets; i++) operands.emplace_back(c, random() & 0xFFFFFF);
@@ -277,8 +279,8 @@ static void bench(const char *name, const Case &c, std::mt19937_64 &random) {
         }
         std::sort(times.begin(), times.end());
         const double us = times[4], flops = 2. * c.rows() * c.p.outputs * c.terms();
-        printf("%-34s %-8s %4s %9.2f us (%.2f .. %.2f) %7.1f TFLOP/s %7.1f GB/s\n", name, kernel.name, type_names[c.p.type],
-               us, times[0], times[8], flops / us * 1e-6, bytes / us * 1e-3);
+        printf("%-34s %-8s %4s %9.2f us (%.2f .. %.2f) %7.1f TFLOP/s %7.1f GB/s\n", name, kernel.name,
+               type_names[c.p.type], us, times[0], times[8], flops / us * 1e-6, bytes / us * 1e-3);
         fflush(stdout);
         CHECK(cudaGraphExecDestroy(replay));
         CHECK(cudaGraphDestroy(graph));
@@ -295,9 +297,12 @@ struct Named {
 // The sizes of the network at 518 x 378.
 static std::vector<Named> network(ElementType type) {
     std::vector<Named> all = {
-        {"queries, keys, values", linear(type, 1005, 1024, 3072)}, {"attention out", linear(type, 1005, 1024, 1024)},
-        {"perceptron in", linear(type, 1005, 1024, 4096)},         {"perceptron out", linear(type, 1005, 4096, 1024)},
-        {"patches", linear(type, 999, 588, 1024)},                 {"256 -> 256, 148 x 108", convolution(type, 108, 148, 256, 256)},
+        {"queries, keys, values", linear(type, 1005, 1024, 3072)},
+        {"attention out", linear(type, 1005, 1024, 1024)},
+        {"perceptron in", linear(type, 1005, 1024, 4096)},
+        {"perceptron out", linear(type, 1005, 4096, 1024)},
+        {"patches", linear(type, 999, 588, 1024)},
+        {"256 -> 256, 148 x 108", convolution(type, 108, 148, 256, 256)},
         {"512 -> 256, 74 x 54", convolution(type, 54, 74, 512, 256)},
         {"1024 -> 256, 37 x 27", convolution(type, 27, 37, 1024, 256)},
         {"1024 -> 256, 19 x 14", convolution(type, 14, 19, 1024, 256)},
@@ -384,14 +389,16 @@ int main(int argc, char **argv) {
         for (const Named &named : network(ELEMENT_BF16)) bench(named.name, named.c, random);
         bench("perceptron in", network(ELEMENT_F16)[2].c, random);
         for (int i : {0, 3, 4, 5}) bench(network(ELEMENT_F32)[i].name, network(ELEMENT_F32)[i].c, random);
-        for (uint32_t rows : {1, 2, 4, 8}) {
-            bench(("few rows " + std::to_string(rows) + ", 2048 -> 6144").c_str(), linear(ELEMENT_F32, rows, 2048, 6144), random);
-            bench(("few rows " + std::to_string(rows) + ", 2048 -> 8192").c_str(), linear(ELEMENT_F32, rows, 2048, 8192), random);
-            bench(("few rows " + std::to_string(rows) + ", 8192 -> 2048").c_str(), linear(ELEMENT_F32, rows, 8192, 2048), random);
-        }
+        for (uint32_t rows : {1, 2, 4, 8})
+            for (auto [inputs, outputs] : {std::pair(2048, 6144), {2048, 8192}, {8192, 2048}}) {
+                char name[60];
+                snprintf(name, sizeof name, "few rows %u, %d -> %d", rows, inputs, outputs);
+                bench(name, linear(ELEMENT_F32, rows, inputs, outputs), random);
+            }
         bench("few rows 6, 1024 -> 4096", linear(ELEMENT_BF16, 6, 1024, 4096), random);
     } else {
-        for (auto &t : tallies) printf("%-40s %5d cases, worst error %.2e\n", t.first.c_str(), t.second.cases, t.second.worst);
+        for (auto &t : tallies)
+            printf("%-40s %5d cases, worst error %.2e\n", t.first.c_str(), t.second.cases, t.second.worst);
         printf("failures %d\n", failures);
     }
     return failures ? 1 : 0;
