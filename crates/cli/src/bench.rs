@@ -188,16 +188,16 @@ impl Times {
 impl Measurement {
     fn table(&self) -> String {
         let mut text = format!(
-            "{:.1} M parameters in {}, {} x {} pixels, window {}, {} threads; loaded in {:.1} s\n\n{:<22}{:>14}{:>16}\n",
+            "{:.1} M parameters in {}, {} x {} pixels, window {}, {}; loaded in {:.1} s\n\n{:<22}{:>14}{:>16}\n",
             self.parameters as f64 / 1e6,
             self.dtype,
             self.width,
             self.height,
             self.window,
-            self.threads,
+            console::counted(self.threads, "thread"),
             self.load_seconds,
             "milliseconds",
-            format!("{} scale frames", self.scale_pass.frames),
+            console::counted(self.scale_pass.frames, "scale frame"),
             "streamed frame",
         );
         let (scale, streamed) = (&self.scale_pass, &self.streamed_frame);

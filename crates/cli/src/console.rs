@@ -20,3 +20,8 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
         _ => Failure::Failed(format!("standard output cannot be written: {error}")),
     })
 }
+
+/// So many of something, one or several.
+pub(crate) fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use periplus::frames::{FolderOptions, FolderSource, OnBadFrame, Preprocess, Resize, Source};
 use periplus::{Config, Engine, FrameOutput, Keyframes, Session, SessionConfig, keyframe_interval};
 
-use crate::console;
+use crate::console::{self, counted};
 use crate::demo::{self, DemoClip};
 use crate::failure::Failure;
 use crate::interruption::Interruption;
@@ -217,10 +217,6 @@ impl Run {
         let said = arguments.sinks.say(&lines.join("\n"));
         ended.and(said)
     }
-}
-
-fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 impl ClipOptions {

@@ -205,6 +205,14 @@ fn bench_refuses_pictures_that_are_not_whole_patches() {
 }
 
 #[test]
+fn bench_counts_in_words() {
+    let mut command = periplus();
+    command.args(["bench", "--weights", "demo", "--image-size", "28x28", "--threads", "1"]);
+    let table = run(command.args(["--scale-frames", "1", "--frames", "1"])).stdout;
+    assert!(table.contains(", 1 thread; ") && table.contains(" 1 scale frame "), "{table}");
+}
+
+#[test]
 fn bench_refuses_a_window_that_cannot_be() {
     let ended = run(periplus().args(["bench", "--weights", "demo", "--window", "1048577"]));
     assert_eq!(ended.stderr, "error: --window cannot be 1048577: give a whole number from 1 to 1048576\n");
