@@ -14,13 +14,15 @@ __host__ __device__ inline uint64_t rows_of(const Product &p) {
 // Terms of a sum.
 __host__ __device__ inline uint64_t terms_of(const Product &p) { return (uint64_t)p.kernel * p.kernel * p.inputs; }
 
-// Whether the struct says what there is a product for; sizes may be zero. The limit keeps pixels and terms within int.
+// Whether the struct says what there is a product for; sizes may be zero. The limits keep pixels and terms within int, and
+// rows, with those that a last tile lacks, within 32 bits.
 inline bool valid(const Product &p) {
-    constexpr uint64_t LIMIT = 1u << 30;
+    constexpr uint64_t LIMIT = 1u << 30, MOST_ROWS = UINT32_MAX - 1024;
     return p.kernel > 0 && p.stride > 0 && p.kernel < 1u << 15 && p.padding < LIMIT && p.stride < LIMIT &&
            p.height < LIMIT && p.width < LIMIT && terms_of(p) < LIMIT && p.type <= ELEMENT_BF16 &&
            (p.output == p.type || p.output == ELEMENT_F32) && p.activation <= ACTIVATION_SILU &&
-           (!p.add || p.activation == ACTIVATION_IDENTITY);
+           (!p.add || p.activation == ACTIVATION_IDENTITY) && out_size(p.height, p) * out_size(p.width, p) <= MOST_ROWS &&
+           rows_of(p) <= MOST_ROWS;
 }
 
 __device__ __forceinline__ float activate(float x, Activation activation) {
