@@ -1,11 +1,18 @@
-// Instructions of compute capability 8.0 that C++ has no words for: copies into shared memory that nobody waits for, and
-// tensor cores.
+// Instructions of compute capability 8.0 that C++ has no words for: copies into shared memory that nobody waits for, tensor
+// cores, powers of two.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <stdint.h>
 
 __device__ __forceinline__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+
+// ex2.approx: 2 ulp, and zero for -inf.
+__device__ __forceinline__ float exp2_approximate(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 
 // Zeros where there is nothing to copy; `from` is not read then. The copy itself is not told to the compiler to write memory,
 // so that it may look up where the next ones are from meanwhile; copy_commit is, and stands behind a row of them.

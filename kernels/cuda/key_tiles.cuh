@@ -57,12 +57,6 @@ struct Parts {
 
 constexpr float LOG2E = 1.4426950408889634f;
 
-// ex2.approx: 2 ulp, and zero for -inf.
-__device__ __forceinline__ float exp2_approximate(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 __device__ __forceinline__ uint32_t pack(float low, float high, __nv_bfloat16) {
     uint32_t both;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));

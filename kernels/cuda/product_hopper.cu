@@ -1,10 +1,10 @@
 // Products for compute capability 9.0: linear layers and convolutions of stride 1 by wgmma, their operands by bulk tensor
 // copies.
 //
-// A block makes tiles of 128 rows (pixels of y, whatever the lines and frames they lie in) by `OUTPUTS` sums. Two
-// warpgroups own 64 rows each, and one more warp starts the copies. A step is one pixel of the kernel and 64 inputs:
-// the copy engine gathers the rows of x from wherever that pixel lies for each (its im2col mode) and writes zeros for what
-// is outside of the picture, so that padding costs nothing and x is never copied in device memory.
+// A block makes a tile of 128 rows (pixels of y, whatever the lines and frames they lie in) by `OUTPUTS` sums. Two
+// warpgroups own 64 rows each, and one more warp starts the copies. A step is one pixel of the kernel and 64 inputs: the
+// copy engine gathers the rows of x from wherever that pixel lies for each (its im2col mode) and writes zeros for what is
+// outside of the picture, so that padding costs nothing and x is never copied in device memory.
 #include "hopper.cuh"
 #include "product_epilogue.cuh"
 
@@ -12,12 +12,12 @@ namespace {
 constexpr int ROWS = 128, DEPTH = 64;  // of a tile, and terms of a step
 constexpr int CONSUMERS = 2, WARPS = CONSUMERS * WARPGROUP / 32, THREADS = (WARPS + 1) * 32;
 
-// OUTPUTS of a tile; BLOCKS that share a multiprocessor, so that one may store while another multiplies. A cluster is
-// SHARERS blocks that work on the same rows, each of which fetches a part of x for all of them, times SPLITS blocks that
-// work on the same tile, each on a part of the steps.
-template <int OUTPUTS_, int STAGES_, int BLOCKS_, int SHARERS_, int SPLITS_> struct Plan {
-    static constexpr int OUTPUTS = OUTPUTS_, STAGES = STAGES_, BLOCKS = BLOCKS_, SHARERS = SHARERS_, SPLITS = SPLITS_;
-    static constexpr int CLUSTER = SHARERS * SPLITS;
+// How to cut the work. OUTPUTS of a tile; BLOCKS that share a multiprocessor, so that one may store while another
+// multiplies; SPLITS blocks, a cluster, make one tile, each from a part of the steps, and then store a part of the rows.
+// On an H200, a step takes a multiprocessor STEP nanoseconds, for narrow tiles those in which shared memory is written and
+// read (128 bytes a cycle), and the rest of a tile takes it REST.
+template <int OUTPUTS_, int STAGES_, int BLOCKS_, int SPLITS_, int STEP_, int REST_> struct Plan {
+    static constexpr int OUTPUTS = OUTPUTS_, STAGES = STAGES_, BLOCKS = BLOCKS_, SPLITS = SPLITS_, STEP = STEP_, REST = REST_;
     static constexpr uint32_t STEP_BYTES = (ROWS + OUTPUTS) * DEPTH * 2;
 };
 
@@ -31,23 +31,16 @@ template <typename T, typename P> struct alignas(1024) Shared {
         // After the last step: what each of the splits makes of the rows that this one stores.
         float4 sums[P::SPLITS][ROWS / P::SPLITS * P::OUTPUTS / 4];
     };
+    float4 bias[P::OUTPUTS / 4];
     uint64_t full[P::STAGES], free[P::STAGES];
 };
 
-template <int SHARERS>
 __device__ __forceinline__ void copy_x(const CUtensorMap *map, void *to, uint64_t *full, int input, int x, int y, int frame,
-                                       uint16_t kernel_x, uint16_t kernel_y, uint16_t blocks) {
-    if constexpr (SHARERS == 1)
-        asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
-                     "[%0], [%1, {%3, %4, %5, %6}], [%2], {%7, %8};" ::"r"(shared_address(to)), "l"(map),
-                     "r"(shared_address(full)), "r"(input), "r"(x), "r"(y), "r"(frame), "h"(kernel_x), "h"(kernel_y)
-                     : "memory");
-    else
-        asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes.multicast::cluster "
-                     "[%0], [%1, {%3, %4, %5, %6}], [%2], {%7, %8}, %9;" ::"r"(shared_address(to)), "l"(map),
-                     "r"(shared_address(full)), "r"(input), "r"(x), "r"(y), "r"(frame), "h"(kernel_x), "h"(kernel_y),
-                     "h"(blocks)
-                     : "memory");
+                                       uint16_t kernel_x, uint16_t kernel_y) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5, %6}], [%2], {%7, %8};" ::"r"(shared_address(to)), "l"(map),
+                 "r"(shared_address(full)), "r"(input), "r"(x), "r"(y), "r"(frame), "h"(kernel_x), "h"(kernel_y)
+                 : "memory");
 }
 __device__ __forceinline__ void copy_weights(const CUtensorMap *map, void *to, uint64_t *full, int input, int pixel, int output) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(
@@ -55,27 +48,25 @@ __device__ __forceinline__ void copy_weights(const CUtensorMap *map, void *to, u
                  : "memory");
 }
 
-__device__ __forceinline__ uint32_t cluster_rank() {
-    uint32_t rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-__device__ __forceinline__ void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-// Writes where block `rank` of the cluster has what is at `p` here.
-__device__ __forceinline__ void store_at(float *p, uint32_t rank, float x, float y) {
-    asm volatile("{ .reg .u32 there; mapa.shared::cluster.u32 there, %0, %1;\n"
-                 "st.shared::cluster.v2.f32 [there], {%2, %3}; }" ::"r"(shared_address(p)), "r"(rank), "f"(x), "f"(y)
-                 : "memory");
-}
-// Arrives at the barrier of block `rank` of the cluster.
-__device__ __forceinline__ void barrier_arrive_at(uint64_t *barrier, uint32_t rank) {
-    asm volatile("{ .reg .u32 there; mapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there]; }" ::"r"(shared_address(barrier)), "r"(rank)
-                 : "memory");
+__device__ __forceinline__ void prefetch(const CUtensorMap *map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
+// Until all threads of the cluster are here; RELEASE: what they wrote before is then seen by all.
+template <bool RELEASE> __device__ __forceinline__ void cluster_sync() {
+    if constexpr (RELEASE) asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    else asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// Where block `rank` of the cluster has what is at `p` here; for instructions of shared::cluster.
+__device__ __forceinline__ uint32_t address_at(const void *p, uint32_t rank) {
+    uint32_t address;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(rank));
+    return address;
+}
+__device__ __forceinline__ void store_pair(uint32_t address, float x, float y) {
+    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
+}
 #define LIST_0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define LIST_1 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define LIST_2 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
@@ -111,22 +102,23 @@ __device__ __forceinline__ void barrier_arrive_at(uint64_t *barrier, uint32_t ra
 WGMMA_OF(__nv_bfloat16, "bf16")
 WGMMA_OF(__half, "f16")
 
+// Pixels of the kernel times parts of the inputs.
+__host__ __device__ inline uint32_t steps_of(const Product &p) { return p.kernel * p.kernel * ((p.inputs + DEPTH - 1) / DEPTH); }
+
 // What a block works on. Neighbouring blocks share rows of x, so those that run at once share it in the L2 cache, and the
 // weights in any case.
 template <typename P> struct Work {
-    uint32_t sharer, split;   // place in the cluster
-    uint64_t row;             // the first of the tile
-    uint32_t output;          // likewise
+    uint32_t split;       // number in the cluster
+    uint64_t row;         // the first of the tile
+    uint32_t output;      // likewise
     uint32_t first_step, steps;
 
     // `across`: tiles of the same rows.
     __device__ __forceinline__ Work(const Product &p, uint32_t across) {
-        sharer = blockIdx.x % P::SHARERS;
-        split = blockIdx.x / P::SHARERS % P::SPLITS;
-        const uint32_t tile = blockIdx.x / P::CLUSTER * P::SHARERS + sharer;
+        const uint32_t tile = blockIdx.x / P::SPLITS, all = steps_of(p);
+        split = blockIdx.x % P::SPLITS;
         row = (uint64_t)(tile / across) * ROWS;
         output = tile % across * P::OUTPUTS;
-        const uint32_t all = p.kernel * p.kernel * ((p.inputs + DEPTH - 1) / DEPTH);
         first_step = (uint32_t)((uint64_t)all * split / P::SPLITS);
         steps = (uint32_t)((uint64_t)all * (split + 1) / P::SPLITS) - first_step;
     }
@@ -135,11 +127,9 @@ template <typename P> struct Work {
 template <typename T, typename P>
 __device__ __forceinline__ void produce(Shared<T, P> &shared, const CUtensorMap *x_map, const CUtensorMap *weight_map,
                                         const Product &p, const Work<P> &work) {
-    constexpr int PART = ROWS / P::SHARERS;
-    const uint64_t width = out_size(p.width, p), height = out_size(p.height, p), row = work.row + work.sharer * PART;
-    const int x = (int)(row % width) - (int)p.padding, y = (int)(row / width % height) - (int)p.padding;
-    const int frame = (int)(row / width / height);
-    const uint16_t sharers = ((1 << P::SHARERS) - 1) << work.split * P::SHARERS;
+    const uint64_t width = out_size(p.width, p), height = out_size(p.height, p);
+    const int x = (int)(work.row % width) - (int)p.padding, y = (int)(work.row / width % height) - (int)p.padding;
+    const int frame = (int)(work.row / width / height);
     const uint32_t pixels = p.kernel * p.kernel;
     uint32_t input = work.first_step / pixels * DEPTH, kernel_y = work.first_step % pixels / p.kernel,
              kernel_x = work.first_step % p.kernel;
@@ -148,8 +138,7 @@ __device__ __forceinline__ void produce(Shared<T, P> &shared, const CUtensorMap 
         uint64_t *full = &shared.full[ring.stage];
         barrier_wait(&shared.free[ring.stage], ring.phase ^ 1);
         barrier_expect(full, P::STEP_BYTES);
-        copy_x<P::SHARERS>(x_map, shared.x[ring.stage] + work.sharer * PART * DEPTH, full, input, x, y, frame, kernel_x, kernel_y,
-                           sharers);
+        copy_x(x_map, shared.x[ring.stage], full, input, x, y, frame, kernel_x, kernel_y);
         copy_weights(weight_map, shared.weights[ring.stage], full, input, kernel_y * p.kernel + kernel_x, work.output);
         ring.advance();
         if (++kernel_x == p.kernel) {
@@ -166,15 +155,8 @@ __device__ __forceinline__ void produce(Shared<T, P> &shared, const CUtensorMap 
 // element 4 j + 2 i + c is column 8 j + 2 (lane % 4) + c of row lane / 4 + 8 i.
 template <typename T, typename P>
 __device__ __forceinline__ void consume(Shared<T, P> &shared, const Work<P> &work, int consumer, float (&sums)[P::OUTPUTS / 2]) {
-    const uint32_t lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % 32;
     const uint64_t first_x = descriptor(&shared.x[0][consumer * 64 * DEPTH]), first_weights = descriptor(shared.weights[0]);
-    auto release = [&](int stage) {
-        if constexpr (P::SHARERS == 1) {
-            if (lane == 0) barrier_arrive(&shared.free[stage]);
-        } else {
-            if (lane < P::SHARERS) barrier_arrive_at(&shared.free[stage], work.split * P::SHARERS + lane);
-        }
-    };
 #pragma unroll
     for (int i = 0; i < P::OUTPUTS / 2; i++) sums[i] = 0.f;
     Ring<P::STAGES> ring;
@@ -189,14 +171,12 @@ __device__ __forceinline__ void consume(Shared<T, P> &shared, const Work<P> &wor
         for (int i = 0; i < DEPTH / 16; i++) wgmma(T(), sums, x + 2 * i, weights + 2 * i);
         wgmma_commit();
         wgmma_wait<1>();
-        if (before >= 0) release(before);
+        if (before >= 0 && lane == 0) barrier_arrive(&shared.free[before]);
         before = ring.stage;
         ring.advance();
     }
     wgmma_wait<0>();
     pin(sums);
-    // Nobody waits for the last stages to be free, but blocks must not end before all have arrived.
-    if (before >= 0) release(before);
 }
 
 // 16-byte chunk `chunk` of a row of sums in shared memory; the exclusive or keeps rows that are written together out of
@@ -205,13 +185,45 @@ template <typename P> __device__ __forceinline__ int chunk_of_sums(int row, int 
     return row * (P::OUTPUTS / 4) + (chunk ^ row % 4 * 2);
 }
 
-template <typename P> __device__ __forceinline__ void synchronize() {
-    if constexpr (P::CLUSTER == 1) __syncthreads();
-    else cluster_sync();
+// From sums in shared memory to y. A thread keeps to four columns of a group of up to 64 and goes down the rows of its warp.
+template <typename Y, typename T, typename P>
+__device__ __forceinline__ void store(const Shared<T, P> &shared, const Product &p, const Work<P> &work) {
+    constexpr int MINE = ROWS / P::SPLITS / WARPS, ACROSS = (P::OUTPUTS < 64 ? P::OUTPUTS : 64) / 4, DOWN = 32 / ACROSS;
+    constexpr int ITEMS = MINE / DOWN, PUT = ITEMS < 4 ? ITEMS : 4, ADD = ITEMS < 8 / P::BLOCKS ? ITEMS : 8 / P::BLOCKS;
+    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * MINE + lane / ACROSS;
+    const uint64_t rows = rows_of(p), first_row = work.row + work.split * (ROWS / P::SPLITS);
+#pragma unroll 1
+    for (int column = lane % ACROSS; column < P::OUTPUTS / 4; column += ACROSS) {
+        const Outputs<Y, 4> outputs(p, work.output + column * 4);
+        const float4 bias = shared.bias[column];
+        const auto biased = [&](int i, float (&values)[4]) {
+            float4 sum = shared.sums[0][chunk_of_sums<P>(row + i * DOWN, column)];
+#pragma unroll
+            for (int split = 1; split < P::SPLITS; split++) {
+                const float4 part = shared.sums[split][chunk_of_sums<P>(row + i * DOWN, column)];
+                sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
+            }
+            values[0] = sum.x + bias.x, values[1] = sum.y + bias.y, values[2] = sum.z + bias.z, values[3] = sum.w + bias.w;
+        };
+        const auto each = [&](auto at_once, auto finish) {
+#pragma unroll 1
+            for (int i = 0; i < ITEMS; i += at_once)
+                finish(first_row + row + i * DOWN, [&](int j, float (&values)[4]) { biased(i + j, values); });
+        };
+        if (p.add)
+            each(ADD, [&](uint64_t row, auto sums) { outputs.template add<ADD>(row, DOWN, rows, sums); });
+        else
+            each(PUT, [&](uint64_t row, auto sums) { outputs.template put<PUT>(p.activation, row, DOWN, rows, sums); });
+    }
+}
+
+template <typename P, bool RELEASE> __device__ __forceinline__ void synchronize() {
+    if constexpr (P::SPLITS == 1) __syncthreads();
+    else cluster_sync<RELEASE>();
 }
 
 template <typename T, typename P>
-__global__ void __cluster_dims__(P::CLUSTER, 1, 1) __launch_bounds__(THREADS, P::BLOCKS)
+__global__ void __cluster_dims__(P::SPLITS, 1, 1) __launch_bounds__(THREADS, P::BLOCKS)
 product_kernel(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap weight_map,
                const __grid_constant__ Product p, uint32_t across) {
     extern __shared__ __align__(1024) unsigned char raw[];
@@ -219,64 +231,54 @@ product_kernel(const __grid_constant__ CUtensorMap x_map, const __grid_constant_
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < P::STAGES; stage++) {
             barrier_init(&shared.full[stage], 1);
-            barrier_init(&shared.free[stage], WARPS * P::SHARERS);
+            barrier_init(&shared.free[stage], WARPS);
         }
         barrier_init_done();
+        prefetch(&x_map);
+        prefetch(&weight_map);
     }
-    synchronize<P>();
+    synchronize<P, false>();
+    // A kernel launched by this file after another may start before that one ends, and lets its successor do so.
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 
     const Work<P> work(p, across);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (warp == WARPS) {
         if (lane == 0) produce(shared, &x_map, &weight_map, p, work);
         __syncwarp();
-        synchronize<P>();
-        synchronize<P>();
+        synchronize<P, false>();
+        synchronize<P, true>();
         return;
+    }
+    if (threadIdx.x < P::OUTPUTS / 4) {
+        float bias[4];
+        load_bias(p, work.output + threadIdx.x * 4, bias);
+        shared.bias[threadIdx.x] = make_float4(bias[0], bias[1], bias[2], bias[3]);
     }
     const int consumer = threadIdx.x / WARPGROUP;
     float sums[P::OUTPUTS / 2];
     consume(shared, work, consumer, sums);
 
-    // Through shared memory, so that a store is of four neighbours and a warp's of whole lines. Of two splits the first
-    // stores the rows of the first consumers, the second those of the second.
-    synchronize<P>();
-    float4 *to = shared.sums[work.split];
-    const int first = P::SPLITS == 1 ? consumer * 64 : 0;
+    // Through shared memory, so that a store is of four neighbours and a warp's of whole lines: to the block of the cluster
+    // that stores the row. Its eight neighbours' chunks differ by the lowest three bits, of which the exclusive or changes two.
+    synchronize<P, false>();
+    constexpr int PART = ROWS / P::SPLITS;
+    const int row = warp * 16 + lane / 4;
 #pragma unroll
-    for (int j = 0; j < P::OUTPUTS / 8; j++)
+    for (int i = 0; i < 4; i++) {
+        const float4 *chunk = &shared.sums[work.split][chunk_of_sums<P>(row % PART, i * 2 + lane % 4 / 2)];
+        const uint32_t to = (P::SPLITS == 1 ? shared_address(chunk) : address_at(chunk, row / PART)) + lane % 2 * 8;
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const int row = first + warp % 4 * 16 + lane / 4 + i * 8, column = j * 8 + lane % 4 * 2;
-            float *at = (float *)&to[chunk_of_sums<P>(row, column / 4)] + column % 4;
-            if constexpr (P::SPLITS == 1) *(float2 *)at = make_float2(sums[j * 4 + i * 2], sums[j * 4 + i * 2 + 1]);
-            else store_at(at, consumer * P::SHARERS + work.sharer, sums[j * 4 + i * 2], sums[j * 4 + i * 2 + 1]);
-        }
-    synchronize<P>();
-
-    constexpr int MINE = ROWS / P::SPLITS / WARPS, ACROSS = P::OUTPUTS / 4, AT_ONCE = 4;
-    const uint64_t rows = rows_of(p), first_row = work.row + (P::SPLITS == 1 ? 0 : work.split * 64);
-#pragma unroll 1
-    for (int i = lane; i < MINE * ACROSS; i += AT_ONCE * 32) {
-        float before[AT_ONCE][4];
-        // All are on their way before the first is waited for.
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) {
-            const int row = warp * MINE + (i + k * 32) / ACROSS, column = (i + k * 32) % ACROSS;
-            if (first_row + row < rows) earlier(p, first_row + row, work.output + column * 4, before[k]);
-        }
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) {
-            const int row = warp * MINE + (i + k * 32) / ACROSS, column = (i + k * 32) % ACROSS;
-            float values[4] = {};
-#pragma unroll
-            for (int split = 0; split < P::SPLITS; split++) {
-                const float4 part = shared.sums[split][chunk_of_sums<P>(row, column)];
-                values[0] += part.x, values[1] += part.y, values[2] += part.z, values[3] += part.w;
-            }
-            if (first_row + row < rows) finish(p, first_row + row, work.output + column * 4, values, before[k]);
+        for (int j = i; j < P::OUTPUTS / 8; j += 4) {
+            store_pair(to + j / 4 * 128, sums[j * 4], sums[j * 4 + 1]);
+            store_pair(to + j / 4 * 128 + 8 * P::OUTPUTS * 4, sums[j * 4 + 2], sums[j * 4 + 3]);
         }
     }
+    synchronize<P, true>();
+
+    if (p.output == ELEMENT_F32) store<float>(shared, p, work);
+    else store<T>(shared, p, work);
 }
 
 decltype(cuTensorMapEncodeIm2col) *im2col_encoder() {
@@ -284,15 +286,15 @@ decltype(cuTensorMapEncodeIm2col) *im2col_encoder() {
     return encode;
 }
 
-// x for copies of `pixels` rows of y.
-bool encode_x(CUtensorMap *map, const Product &p, uint32_t pixels) {
+// x for copies of the rows of a tile.
+bool encode_x(CUtensorMap *map, const Product &p) {
     const cuuint64_t dims[4] = {p.inputs, p.width, p.height, p.frames};
     const cuuint64_t line = (cuuint64_t)p.width * p.inputs * 2;
     const cuuint64_t bytes[3] = {(cuuint64_t)p.inputs * 2, line, p.height * line};
     const int padding = p.padding, last = padding - ((int)p.kernel - 1);
     const int lower[2] = {-padding, -padding}, upper[2] = {last, last};
     const cuuint32_t steps[4] = {1, 1, 1, 1};
-    return im2col_encoder()(map, tensor_map_type(p.type), 4, const_cast<void *>(p.x), dims, bytes, lower, upper, DEPTH, pixels,
+    return im2col_encoder()(map, tensor_map_type(p.type), 4, const_cast<void *>(p.x), dims, bytes, lower, upper, DEPTH, ROWS,
                             steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
@@ -305,14 +307,79 @@ bool encode_weights(CUtensorMap *map, const Product &p, uint32_t outputs) {
 
 template <typename T, typename P> cudaError_t launch(const Product &p, cudaStream_t stream) {
     CUtensorMap x_map, weight_map;
-    if (!encode_x(&x_map, p, ROWS / P::SHARERS) || !encode_weights(&weight_map, p, P::OUTPUTS)) return cudaErrorInvalidValue;
-    const uint64_t across = (p.outputs + P::OUTPUTS - 1) / P::OUTPUTS, tiles = (rows_of(p) + ROWS - 1) / ROWS * across;
-    if (tiles * P::SPLITS >= 1u << 31 || across % P::SHARERS) return cudaErrorInvalidValue;
+    if (!encode_x(&x_map, p) || !encode_weights(&weight_map, p, P::OUTPUTS)) return cudaErrorInvalidValue;
+    const uint64_t across = (p.outputs + P::OUTPUTS - 1) / P::OUTPUTS, blocks = (rows_of(p) + ROWS - 1) / ROWS * across * P::SPLITS;
+    if (blocks >= 1u << 31) return cudaErrorInvalidValue;
     const int bytes = sizeof(Shared<T, P>);
     const auto kernel = product_kernel<T, P>;
     const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess) return error;
-    kernel<<<(uint32_t)tiles * P::SPLITS, THREADS, bytes, stream>>>(x_map, weight_map, p, (uint32_t)across);
-    return cudaGetLastError();
+    cudaLaunchAttribute early;
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3((uint32_t)blocks);
+    config.blockDim = dim3(THREADS);
+    config.dynamicSmemBytes = bytes;
+    config.stream = stream;
+    config.attrs = &early;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, kernel, x_map, weight_map, p, (uint32_t)across);
+}
+
+// Nanoseconds that a plan takes on `multiprocessors` of an H200; when they are the same, the fewer blocks the better.
+template <typename P> uint64_t cost(const Product &p, uint32_t multiprocessors) {
+    const uint64_t blocks = (rows_of(p) + ROWS - 1) / ROWS * ((p.outputs + P::OUTPUTS - 1) / P::OUTPUTS) * P::SPLITS;
+    const uint64_t rounds = (blocks + multiprocessors - 1) / multiprocessors, steps = (steps_of(p) + P::SPLITS - 1) / P::SPLITS;
+    return rounds * (steps * P::STEP + P::REST);
+}
+
+struct Choice {
+    uint64_t (*cost)(const Product &, uint32_t multiprocessors);
+    cudaError_t (*launch)(const Product &, cudaStream_t);
+};
+template <typename T, typename P> constexpr Choice choice{cost<P>, launch<T, P>};
+
+template <typename T> cudaError_t launch_best(const Product &p, uint32_t multiprocessors, cudaStream_t stream) {
+    static constexpr Choice choices[] = {
+        choice<T, Plan<256, 4, 1, 1, 567, 6500>>, choice<T, Plan<192, 5, 1, 1, 460, 5200>>, choice<T, Plan<128, 3, 2, 1, 355, 2300>>,
+        choice<T, Plan<128, 6, 1, 2, 355, 6700>>, choice<T, Plan<64, 8, 1, 1, 243, 3700>>,  choice<T, Plan<64, 4, 2, 2, 243, 4400>>,
+        choice<T, Plan<64, 4, 2, 4, 243, 4800>>,  choice<T, Plan<32, 5, 2, 1, 195, 2500>>};
+    const Choice *best = nullptr;
+    uint64_t least = ~0ull;
+    for (const Choice &choice : choices) {
+        const uint64_t cost = choice.cost(p, multiprocessors);
+        if (cost < least) {
+            least = cost;
+            best = &choice;
+        }
+    }
+    return best->launch(p, stream);
+}
+
+bool attribute_of_device(cudaDeviceAttr attribute, int *value) {
+    int device;
+    return cudaGetDevice(&device) == cudaSuccess && cudaDeviceGetAttribute(value, attribute, device) == cudaSuccess;
+}
+
+// Whether this file has a kernel for it.
+bool possible(const Product &p) {
+    // What the copy engine's im2col mode can say of a picture of four dimensions.
+    constexpr uint32_t MOST_PADDING = 127, MOST_KERNEL = 128;
+    int major, minor;
+    return valid(p) && p.type != ELEMENT_F32 && p.stride == 1 && p.inputs > 0 && p.inputs % 8 == 0 && p.padding <= MOST_PADDING &&
+           p.kernel <= MOST_KERNEL && p.frames < 1u << 31 && p.outputs < 1u << 31 && aligned(p.x) && aligned(p.weight) && aligned(p.y) &&
+           attribute_of_device(cudaDevAttrComputeCapabilityMajor, &major) && major == 9 &&
+           attribute_of_device(cudaDevAttrComputeCapabilityMinor, &minor) && minor == 0 && im2col_encoder() && tiled_encoder();
 }
 } // namespace
+
+extern "C" int product_hopper_fits(const Product *p) { return possible(*p) && rows_of(*p) > 8; }
+
+extern "C" cudaError_t product_hopper(const Product *p, cudaStream_t stream) {
+    int multiprocessors;
+    if (!possible(*p) || !attribute_of_device(cudaDevAttrMultiProcessorCount, &multiprocessors)) return cudaErrorInvalidValue;
+    if (rows_of(*p) == 0 || p->outputs == 0) return cudaSuccess;
+    return p->type == ELEMENT_BF16 ? launch_best<__nv_bfloat16>(*p, multiprocessors, stream)
+                                   : launch_best<__half>(*p, multiprocessors, stream);
+}
