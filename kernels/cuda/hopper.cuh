@@ -83,7 +83,7 @@ inline decltype(cuTensorMapEncodeTiled) *tiled_encoder() {
 inline CUtensorMapDataType tensor_map_type(ElementType type) {
     return type == ELEMENT_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
 }
-// Tensor of 16-bit numbers for copies of `box`, whose rows are 128 bytes; strides in elements, from the second dimension on.
+// Tensor of 16-bit numbers for copies of `box`, whose rows are 128 bytes; strides in elements, of the second dimension on.
 inline bool encode_tiled(CUtensorMap *map, ElementType type, const void *data, int rank, const cuuint64_t *dims,
                          const int64_t *strides, const cuuint32_t *box) {
     cuuint64_t bytes[4];

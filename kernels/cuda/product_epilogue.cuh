@@ -70,7 +70,8 @@ template <typename Y, int COUNT> struct Outputs {
     const bool together;  // whether they may be moved all at once
 
     __device__ __forceinline__ Outputs(const Product &p, uint32_t output)
-        : y((Y *)p.y + output), outputs(p.outputs), there((int)min(outputs - min(output, outputs), (uint32_t)COUNT)),
+        : y((Y *)p.y + output), outputs(p.outputs),
+          there((int)min(outputs - min(output, outputs), (uint32_t)COUNT)),
           together(there == COUNT && ((uintptr_t)y | outputs * sizeof(Y)) % BYTES == 0) {}
 
     __device__ __forceinline__ void load(uint64_t row, float (&values)[COUNT]) const {
@@ -98,32 +99,56 @@ template <typename Y, int COUNT> struct Outputs {
                 if (i < there) to[i] = all.values[i];
         }
     }
-    // From sums, to which the bias is added, to y in rows `row`, `row` + `step` .. below `rows`. `sums(i, values)` gives those
-    // of the row of number i.
+    // y += values, which nothing waits for: the memory adds. Each number of y is added to by one thread once, so the order
+    // of additions does not matter.
+    __device__ __forceinline__ void add(uint64_t row, const float (&values)[COUNT]) const {
+        float *to = y + row * outputs;
+#if __CUDA_ARCH__ >= 900
+        if constexpr (COUNT == 4)
+            if (together) {
+                asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(values[0]), "f"(values[1]),
+                             "f"(values[2]), "f"(values[3]) : "memory");
+                return;
+            }
+#endif
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            if (i < there) atomicAdd(to + i, values[i]);
+    }
+    // From sums, to which the bias is added, to y in rows `row`, `row` + `step` .. below `rows`. `sums(i, values)` gives
+    // those of the row of number i.
     template <int ROWS, typename Sums>
-    __device__ __forceinline__ void put(Activation activation, uint64_t row, uint64_t step, uint64_t rows, Sums sums) const {
+    __device__ __forceinline__ void put(const Product &p, uint64_t row, uint64_t step, uint64_t rows, Sums sums) const {
         float values[ROWS][COUNT];
+        if (p.add) {
+            if constexpr (sizeof(Y) == sizeof(float)) {
+#pragma unroll
+                for (int i = 0; i < ROWS; i++) {
+                    sums(i, values[i]);
+                    if (row + i * step < rows) add(row + i * step, values[i]);
+                }
+            } else {
+                // All are asked for before the first waits.
+#pragma unroll
+                for (int i = 0; i < ROWS; i++)
+                    if (row + i * step < rows) load(row + i * step, values[i]);
+#pragma unroll
+                for (int i = 0; i < ROWS; i++) {
+                    float more[COUNT];
+                    sums(i, more);
+#pragma unroll
+                    for (int j = 0; j < COUNT; j++) values[i][j] += more[j];
+                    if (row + i * step < rows) store(row + i * step, values[i]);
+                }
+            }
+            return;
+        }
 #pragma unroll
         for (int i = 0; i < ROWS; i++) sums(i, values[i]);
-        activate(values, activation);
+        activate(values, p.activation);
 #pragma unroll
         for (int i = 0; i < ROWS; i++)
             if (row + i * step < rows) store(row + i * step, values[i]);
-    }
-    // The same where y is added to. What it was is asked for in all rows before the first waits for it.
-    template <int ROWS, typename Sums>
-    __device__ __forceinline__ void add(uint64_t row, uint64_t step, uint64_t rows, Sums sums) const {
-        float before[ROWS][COUNT], values[COUNT];
-#pragma unroll
-        for (int i = 0; i < ROWS; i++)
-            if (row + i * step < rows) load(row + i * step, before[i]);
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-            sums(i, values);
-#pragma unroll
-            for (int j = 0; j < COUNT; j++) values[j] += before[i][j];
-            if (row + i * step < rows) store(row + i * step, values);
-        }
     }
 };
 
@@ -142,9 +167,7 @@ __device__ __forceinline__ void finish(const Product &p, uint64_t row, uint32_t 
         for (int i = 0; i < COUNT; i++) values[i] = sums[i] + bias[i];
     };
     const auto typed = [&](auto y) {
-        const Outputs<decltype(y), COUNT> outputs(p, output);
-        if (p.add) outputs.template add<1>(row, 0, row + 1, biased);
-        else outputs.template put<1>(p.activation, row, 0, row + 1, biased);
+        Outputs<decltype(y), COUNT>(p, output).template put<1>(p, row, 0, row + 1, biased);
     };
     switch (p.output) {
     case ELEMENT_F32: return typed(float());

@@ -14,10 +14,11 @@ constexpr int CONSUMERS = 2, WARPS = CONSUMERS * WARPGROUP / 32, THREADS = (WARP
 
 // How to cut the work. OUTPUTS of a tile; BLOCKS that share a multiprocessor, so that one may store while another
 // multiplies; SPLITS blocks, a cluster, make one tile, each from a part of the steps, and then store a part of the rows.
-// On an H200, a step takes a multiprocessor STEP nanoseconds, for narrow tiles those in which shared memory is written and
-// read (128 bytes a cycle), and the rest of a tile takes it REST.
+// On an H200, a step takes a multiprocessor STEP nanoseconds, in narrow tiles as long as shared memory is written and
+// read (128 bytes a cycle), and the rest of a tile takes REST, in which BLOCKS overlap.
 template <int OUTPUTS_, int STAGES_, int BLOCKS_, int SPLITS_, int STEP_, int REST_> struct Plan {
-    static constexpr int OUTPUTS = OUTPUTS_, STAGES = STAGES_, BLOCKS = BLOCKS_, SPLITS = SPLITS_, STEP = STEP_, REST = REST_;
+    static constexpr int OUTPUTS = OUTPUTS_, STAGES = STAGES_, BLOCKS = BLOCKS_, SPLITS = SPLITS_;
+    static constexpr int STEP = STEP_, REST = REST_;
     static constexpr uint32_t STEP_BYTES = (ROWS + OUTPUTS) * DEPTH * 2;
 };
 
@@ -35,19 +36,20 @@ template <typename T, typename P> struct alignas(1024) Shared {
     uint64_t full[P::STAGES], free[P::STAGES];
 };
 
-__device__ __forceinline__ void copy_x(const CUtensorMap *map, void *to, uint64_t *full, int input, int x, int y, int frame,
-                                       uint16_t kernel_x, uint16_t kernel_y) {
+__device__ __forceinline__ void copy_x(const CUtensorMap *map, void *to, uint64_t *full, int input, int x, int y,
+                                       int frame, uint16_t kernel_x, uint16_t kernel_y) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%3, %4, %5, %6}], [%2], {%7, %8};" ::"r"(shared_address(to)), "l"(map),
                  "r"(shared_address(full)), "r"(input), "r"(x), "r"(y), "r"(frame), "h"(kernel_x), "h"(kernel_y)
                  : "memory");
 }
-__device__ __forceinline__ void copy_weights(const CUtensorMap *map, void *to, uint64_t *full, int input, int pixel, int output) {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(
-                     shared_address(to)), "l"(map), "r"(shared_address(full)), "r"(input), "r"(pixel), "r"(output)
+__device__ __forceinline__ void copy_weights(const CUtensorMap *map, void *to, uint64_t *full, int input, int pixel,
+                                             int output) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(shared_address(to)), "l"(map), "r"(shared_address(full)),
+                 "r"(input), "r"(pixel), "r"(output)
                  : "memory");
 }
-
 __device__ __forceinline__ void prefetch(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
@@ -67,6 +69,7 @@ __device__ __forceinline__ uint32_t address_at(const void *p, uint32_t rank) {
 __device__ __forceinline__ void store_pair(uint32_t address, float x, float y) {
     asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
 }
+
 #define LIST_0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define LIST_1 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define LIST_2 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
@@ -84,6 +87,7 @@ __device__ __forceinline__ void store_pair(uint32_t address, float x, float y) {
 #define REGISTERS_128 REGISTERS_64, REGISTERS_8(d, 32), REGISTERS_8(d, 40), REGISTERS_8(d, 48), REGISTERS_8(d, 56)
 #define REGISTERS_192 REGISTERS_128, REGISTERS_8(d, 64), REGISTERS_8(d, 72), REGISTERS_8(d, 80), REGISTERS_8(d, 88)
 #define REGISTERS_256 REGISTERS_192, REGISTERS_8(d, 96), REGISTERS_8(d, 104), REGISTERS_8(d, 112), REGISTERS_8(d, 120)
+
 // d[64, outputs] += a[64, 16] b[outputs, 16]ᵀ, both in shared memory.
 #define WGMMA(Number, type, outputs, list, registers, a_at, b_at)                                                        \
     __device__ __forceinline__ void wgmma(Number, float (&d)[outputs / 2], uint64_t a, uint64_t b) {                     \
@@ -103,14 +107,16 @@ WGMMA_OF(__nv_bfloat16, "bf16")
 WGMMA_OF(__half, "f16")
 
 // Pixels of the kernel times parts of the inputs.
-__host__ __device__ inline uint32_t steps_of(const Product &p) { return p.kernel * p.kernel * ((p.inputs + DEPTH - 1) / DEPTH); }
+__host__ __device__ inline uint32_t steps_of(const Product &p) {
+    return p.kernel * p.kernel * ((p.inputs + DEPTH - 1) / DEPTH);
+}
 
 // What a block works on. Neighbouring blocks share rows of x, so those that run at once share it in the L2 cache, and the
 // weights in any case.
 template <typename P> struct Work {
-    uint32_t split;       // number in the cluster
-    uint64_t row;         // the first of the tile
-    uint32_t output;      // likewise
+    uint32_t split;   // number in the cluster
+    uint64_t row;     // the first of the tile
+    uint32_t output;  // likewise
     uint32_t first_step, steps;
 
     // `across`: tiles of the same rows.
@@ -154,9 +160,11 @@ __device__ __forceinline__ void produce(Shared<T, P> &shared, const CUtensorMap 
 // An accumulator of wgmma gives a thread, of every eight columns, two neighbouring ones in each of two rows, eight apart:
 // element 4 j + 2 i + c is column 8 j + 2 (lane % 4) + c of row lane / 4 + 8 i.
 template <typename T, typename P>
-__device__ __forceinline__ void consume(Shared<T, P> &shared, const Work<P> &work, int consumer, float (&sums)[P::OUTPUTS / 2]) {
+__device__ __forceinline__ void consume(Shared<T, P> &shared, const Work<P> &work, int consumer,
+                                        float (&sums)[P::OUTPUTS / 2]) {
     const int lane = threadIdx.x % 32;
-    const uint64_t first_x = descriptor(&shared.x[0][consumer * 64 * DEPTH]), first_weights = descriptor(shared.weights[0]);
+    const uint64_t first_x = descriptor(&shared.x[0][consumer * 64 * DEPTH]);
+    const uint64_t first_weights = descriptor(shared.weights[0]);
 #pragma unroll
     for (int i = 0; i < P::OUTPUTS / 2; i++) sums[i] = 0.f;
     Ring<P::STAGES> ring;
@@ -185,35 +193,29 @@ template <typename P> __device__ __forceinline__ int chunk_of_sums(int row, int 
     return row * (P::OUTPUTS / 4) + (chunk ^ row % 4 * 2);
 }
 
-// From sums in shared memory to y. A thread keeps to four columns of a group of up to 64 and goes down the rows of its warp.
+// From sums in shared memory to y. A thread keeps to four columns of a group of up to 64 and goes down the rows of its
+// warp.
 template <typename Y, typename T, typename P>
 __device__ __forceinline__ void store(const Shared<T, P> &shared, const Product &p, const Work<P> &work) {
     constexpr int MINE = ROWS / P::SPLITS / WARPS, ACROSS = (P::OUTPUTS < 64 ? P::OUTPUTS : 64) / 4, DOWN = 32 / ACROSS;
-    constexpr int ITEMS = MINE / DOWN, PUT = ITEMS < 4 ? ITEMS : 4, ADD = ITEMS < 8 / P::BLOCKS ? ITEMS : 8 / P::BLOCKS;
+    constexpr int ITEMS = MINE / DOWN, AT_ONCE = ITEMS < 8 / P::BLOCKS ? ITEMS : 8 / P::BLOCKS;
     const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * MINE + lane / ACROSS;
     const uint64_t rows = rows_of(p), first_row = work.row + work.split * (ROWS / P::SPLITS);
 #pragma unroll 1
     for (int column = lane % ACROSS; column < P::OUTPUTS / 4; column += ACROSS) {
         const Outputs<Y, 4> outputs(p, work.output + column * 4);
         const float4 bias = shared.bias[column];
-        const auto biased = [&](int i, float (&values)[4]) {
-            float4 sum = shared.sums[0][chunk_of_sums<P>(row + i * DOWN, column)];
-#pragma unroll
-            for (int split = 1; split < P::SPLITS; split++) {
-                const float4 part = shared.sums[split][chunk_of_sums<P>(row + i * DOWN, column)];
-                sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
-            }
-            values[0] = sum.x + bias.x, values[1] = sum.y + bias.y, values[2] = sum.z + bias.z, values[3] = sum.w + bias.w;
-        };
-        const auto each = [&](auto at_once, auto finish) {
 #pragma unroll 1
-            for (int i = 0; i < ITEMS; i += at_once)
-                finish(first_row + row + i * DOWN, [&](int j, float (&values)[4]) { biased(i + j, values); });
-        };
-        if (p.add)
-            each(ADD, [&](uint64_t row, auto sums) { outputs.template add<ADD>(row, DOWN, rows, sums); });
-        else
-            each(PUT, [&](uint64_t row, auto sums) { outputs.template put<PUT>(p.activation, row, DOWN, rows, sums); });
+        for (int i = 0; i < ITEMS; i += AT_ONCE)
+            outputs.template put<AT_ONCE>(p, first_row + row + i * DOWN, DOWN, rows, [&](int j, float (&values)[4]) {
+                const int at = chunk_of_sums<P>(row + (i + j) * DOWN, column);
+                values[0] = bias.x, values[1] = bias.y, values[2] = bias.z, values[3] = bias.w;
+#pragma unroll
+                for (int split = 0; split < P::SPLITS; split++) {
+                    const float4 part = shared.sums[split][at];
+                    values[0] += part.x, values[1] += part.y, values[2] += part.z, values[3] += part.w;
+                }
+            });
     }
 }
 
@@ -238,7 +240,8 @@ product_kernel(const __grid_constant__ CUtensorMap x_map, const __grid_constant_
         prefetch(&weight_map);
     }
     synchronize<P, false>();
-    // A kernel launched by this file after another may start before that one ends, and lets its successor do so.
+    // Programmatic dependent launch: the blocks so far ran beside the last ones of the kernel before, and those of the next
+    // may come as soon as there is room. What the kernel before wrote is there after the wait.
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 
@@ -261,7 +264,7 @@ product_kernel(const __grid_constant__ CUtensorMap x_map, const __grid_constant_
     consume(shared, work, consumer, sums);
 
     // Through shared memory, so that a store is of four neighbours and a warp's of whole lines: to the block of the cluster
-    // that stores the row. Its eight neighbours' chunks differ by the lowest three bits, of which the exclusive or changes two.
+    // that stores the row. Chunks eight apart differ by a constant, since the exclusive or changes the lowest bits alone.
     synchronize<P, false>();
     constexpr int PART = ROWS / P::SPLITS;
     const int row = warp * 16 + lane / 4;
@@ -294,8 +297,8 @@ bool encode_x(CUtensorMap *map, const Product &p) {
     const int padding = p.padding, last = padding - ((int)p.kernel - 1);
     const int lower[2] = {-padding, -padding}, upper[2] = {last, last};
     const cuuint32_t steps[4] = {1, 1, 1, 1};
-    return im2col_encoder()(map, tensor_map_type(p.type), 4, const_cast<void *>(p.x), dims, bytes, lower, upper, DEPTH, ROWS,
-                            steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+    return im2col_encoder()(map, tensor_map_type(p.type), 4, const_cast<void *>(p.x), dims, bytes, lower, upper, DEPTH,
+                            ROWS, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 bool encode_weights(CUtensorMap *map, const Product &p, uint32_t outputs) {
@@ -305,10 +308,17 @@ bool encode_weights(CUtensorMap *map, const Product &p, uint32_t outputs) {
     return encode_tiled(map, p.type, p.weight, 3, dims, strides, box);
 }
 
+template <typename P> uint32_t tiles_across(const Product &p) {
+    return (uint32_t)(((uint64_t)p.outputs + P::OUTPUTS - 1) / P::OUTPUTS);
+}
+template <typename P> uint64_t blocks_of(const Product &p) {
+    return (rows_of(p) + ROWS - 1) / ROWS * tiles_across<P>(p) * P::SPLITS;
+}
+
 template <typename T, typename P> cudaError_t launch(const Product &p, cudaStream_t stream) {
     CUtensorMap x_map, weight_map;
     if (!encode_x(&x_map, p) || !encode_weights(&weight_map, p, P::OUTPUTS)) return cudaErrorInvalidValue;
-    const uint64_t across = (p.outputs + P::OUTPUTS - 1) / P::OUTPUTS, blocks = (rows_of(p) + ROWS - 1) / ROWS * across * P::SPLITS;
+    const uint64_t blocks = blocks_of<P>(p);
     if (blocks >= 1u << 31) return cudaErrorInvalidValue;
     const int bytes = sizeof(Shared<T, P>);
     const auto kernel = product_kernel<T, P>;
@@ -324,14 +334,16 @@ template <typename T, typename P> cudaError_t launch(const Product &p, cudaStrea
     config.stream = stream;
     config.attrs = &early;
     config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, x_map, weight_map, p, (uint32_t)across);
+    return cudaLaunchKernelEx(&config, kernel, x_map, weight_map, p, tiles_across<P>(p));
 }
 
-// Nanoseconds that a plan takes on `multiprocessors` of an H200; when they are the same, the fewer blocks the better.
+// Nanoseconds that a plan takes on `multiprocessors` of an H200.
 template <typename P> uint64_t cost(const Product &p, uint32_t multiprocessors) {
-    const uint64_t blocks = (rows_of(p) + ROWS - 1) / ROWS * ((p.outputs + P::OUTPUTS - 1) / P::OUTPUTS) * P::SPLITS;
-    const uint64_t rounds = (blocks + multiprocessors - 1) / multiprocessors, steps = (steps_of(p) + P::SPLITS - 1) / P::SPLITS;
-    return rounds * (steps * P::STEP + P::REST);
+    // Clusters of four do not find room on all of them: 128 blocks took two rounds.
+    const uint64_t places = P::SPLITS < 4 ? multiprocessors : multiprocessors * 3 / 4;
+    const uint64_t blocks = blocks_of<P>(p), slots = places * P::BLOCKS;
+    const uint64_t steps = (steps_of(p) + P::SPLITS - 1) / P::SPLITS;
+    return (blocks + places - 1) / places * steps * P::STEP + (blocks + slots - 1) / slots * P::REST;
 }
 
 struct Choice {
@@ -342,9 +354,10 @@ template <typename T, typename P> constexpr Choice choice{cost<P>, launch<T, P>}
 
 template <typename T> cudaError_t launch_best(const Product &p, uint32_t multiprocessors, cudaStream_t stream) {
     static constexpr Choice choices[] = {
-        choice<T, Plan<256, 4, 1, 1, 567, 6500>>, choice<T, Plan<192, 5, 1, 1, 460, 5200>>, choice<T, Plan<128, 3, 2, 1, 355, 2300>>,
-        choice<T, Plan<128, 6, 1, 2, 355, 6700>>, choice<T, Plan<64, 8, 1, 1, 243, 3700>>,  choice<T, Plan<64, 4, 2, 2, 243, 4400>>,
-        choice<T, Plan<64, 4, 2, 4, 243, 4800>>,  choice<T, Plan<32, 5, 2, 1, 195, 2500>>};
+        choice<T, Plan<256, 4, 1, 1, 680, 4800>>, choice<T, Plan<192, 5, 1, 1, 500, 4500>>,
+        choice<T, Plan<128, 3, 2, 1, 360, 4200>>, choice<T, Plan<128, 6, 1, 2, 355, 6100>>,
+        choice<T, Plan<64, 8, 1, 1, 243, 3400>>,  choice<T, Plan<64, 4, 2, 2, 243, 4400>>,
+        choice<T, Plan<64, 8, 1, 4, 243, 4400>>,  choice<T, Plan<32, 5, 2, 1, 195, 3500>>};
     const Choice *best = nullptr;
     uint64_t least = ~0ull;
     for (const Choice &choice : choices) {
@@ -362,23 +375,32 @@ bool attribute_of_device(cudaDeviceAttr attribute, int *value) {
     return cudaGetDevice(&device) == cudaSuccess && cudaDeviceGetAttribute(value, attribute, device) == cudaSuccess;
 }
 
+bool on_hopper() {
+    int major, minor;
+    return attribute_of_device(cudaDevAttrComputeCapabilityMajor, &major) && major == 9 &&
+           attribute_of_device(cudaDevAttrComputeCapabilityMinor, &minor) && minor == 0 && im2col_encoder() &&
+           tiled_encoder();
+}
+
 // Whether this file has a kernel for it.
 bool possible(const Product &p) {
-    // What the copy engine's im2col mode can say of a picture of four dimensions.
-    constexpr uint32_t MOST_PADDING = 127, MOST_KERNEL = 128;
-    int major, minor;
-    return valid(p) && p.type != ELEMENT_F32 && p.stride == 1 && p.inputs > 0 && p.inputs % 8 == 0 && p.padding <= MOST_PADDING &&
-           p.kernel <= MOST_KERNEL && p.frames < 1u << 31 && p.outputs < 1u << 31 && aligned(p.x) && aligned(p.weight) && aligned(p.y) &&
-           attribute_of_device(cudaDevAttrComputeCapabilityMajor, &major) && major == 9 &&
-           attribute_of_device(cudaDevAttrComputeCapabilityMinor, &minor) && minor == 0 && im2col_encoder() && tiled_encoder();
+    // What the copy engine's im2col mode can say of a picture of four dimensions, and coordinates.
+    constexpr uint32_t MOST_PADDING = 127, MOST_KERNEL = 128, MOST = 1u << 31;
+    return valid(p) && p.type != ELEMENT_F32 && p.stride == 1 && p.inputs > 0 && p.inputs % 8 == 0 && aligned(p.x) &&
+           aligned(p.weight) && aligned(p.y) && p.padding <= MOST_PADDING && p.kernel <= MOST_KERNEL && p.frames < MOST &&
+           p.outputs < MOST && on_hopper();
 }
 } // namespace
 
-extern "C" int product_hopper_fits(const Product *p) { return possible(*p) && rows_of(*p) > 8; }
+extern "C" int product_hopper_fits(const Product *p) {
+    // Up to 8 rows the weights are all that takes time, and product() has a way of its own.
+    return possible(*p) && rows_of(*p) > 8;
+}
 
 extern "C" cudaError_t product_hopper(const Product *p, cudaStream_t stream) {
     int multiprocessors;
-    if (!possible(*p) || !attribute_of_device(cudaDevAttrMultiProcessorCount, &multiprocessors)) return cudaErrorInvalidValue;
+    if (!possible(*p) || !attribute_of_device(cudaDevAttrMultiProcessorCount, &multiprocessors))
+        return cudaErrorInvalidValue;
     if (rows_of(*p) == 0 || p->outputs == 0) return cudaSuccess;
     return p->type == ELEMENT_BF16 ? launch_best<__nv_bfloat16>(*p, multiprocessors, stream)
                                    : launch_best<__half>(*p, multiprocessors, stream);
