@@ -14,7 +14,7 @@ use periplus_kernels::linear::{Activation, linear, linear_add};
 use periplus_kernels::norm::layer_norm;
 use periplus_kernels::pages::{PageTable, Pools};
 use periplus_kernels::resample::bilinear;
-use periplus_kernels::rotary::{Pairing, Rotary, norm_rotate};
+use periplus_kernels::rotary::{HeadNorms, Pairing, Rotary, norm_rotate};
 
 const TOKENS: usize = 783;
 const C: usize = 1024;
@@ -85,7 +85,7 @@ fn against_eight_pages(bencher: Bencher<'_, '_>, dtype: DType) {
     let (pages, qkv) = (8, random(&[TOKENS, 3, 16, 64]));
     let frames = random(&[pages, 2, TOKENS, 16, 64]).to_dtype(dtype).unwrap();
     let special = frames.narrow(0, 0, 1).unwrap();
-    let table = PageTable { frames: (0..pages as u32).collect(), special: vec![], last_rows: TOKENS };
+    let table = PageTable::new((0..pages as u32).collect(), vec![], TOKENS);
     let pools = Pools { frames: &frames, special: &special };
     run(bencher, 4 * TOKENS * TOKENS * pages * C, || paged_attention(&qkv, pools, &table));
 }
@@ -101,14 +101,16 @@ fn conv_3x3(bencher: Bencher<'_, '_>, [height, width, inputs, outputs]: [usize; 
 #[divan::bench]
 fn norm(bencher: Bencher<'_, '_>) {
     let (x, w, b) = (random(&[TOKENS, C]), random(&[C]), random(&[C]));
-    stream(bencher, 8 * TOKENS * C, || layer_norm(&x, &w, &b, 1e-6));
+    stream(bencher, 8 * TOKENS * C, || layer_norm(&x, &w, &b, 1e-6, DType::F32));
 }
 
 #[divan::bench]
 fn norm_and_rotation(bencher: Bencher<'_, '_>) {
     let (qkv, w, angles) = (random(&[TOKENS, 3, 16, 64]), random(&[64]), random(&[TOKENS, 32]));
-    let rotary = Rotary { cos: angles.cos().unwrap(), sin: angles.sin().unwrap(), pairing: Pairing::Interleaved };
-    stream(bencher, 16 * TOKENS * C, || norm_rotate(&qkv, (&w, &w), (&w, &w), 1e-5, &rotary));
+    let (cos, sin) = (angles.cos().unwrap(), angles.sin().unwrap());
+    let rotary = Rotary { cos, sin, times: None, pairing: Pairing::Interleaved };
+    let norms = HeadNorms { queries: (&w, &w), keys: (&w, &w), eps: 1e-5 };
+    stream(bencher, 16 * TOKENS * C, || norm_rotate(&qkv, &norms, &rotary));
 }
 
 #[divan::bench]

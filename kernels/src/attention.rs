@@ -2,22 +2,28 @@
 
 use crate::cpu;
 use crate::cpu::attention::{Queries, Span};
+#[cfg(feature = "cuda")]
+use crate::cuda;
+#[cfg(feature = "cuda")]
+use crate::operand::Operand;
 use crate::operand::{Element, slice, with_element, zeros};
 use crate::pages::{PageTable, Pools, locate};
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp1, CustomOp3, Layout, Result, Shape, Tensor, bail};
+#[cfg(feature = "cuda")]
+use candle_core::{CudaStorage, DType, Device};
 
 /// Within each frame: qkv `[frames, tokens, 3, heads, head_dim]` -> `[frames, tokens, heads * head_dim]`.
 ///
 /// # Errors
-/// When qkv has another shape, is not contiguous, or is not float32 (on the CPU).
+/// When qkv has another shape, is not contiguous, is not float32 (on the CPU), or a card has no kernel for heads so wide.
 pub fn self_attention(qkv: &Tensor) -> Result<Tensor> {
     qkv.apply_op1_no_bwd(&SelfAttention)
 }
 
 /// Against pages: the queries are `qkv[:, 0]` of qkv `[tokens, 3, heads, head_dim]` -> `[tokens, heads * head_dim]`.
 ///
-/// On the CPU qkv is float32, and both pools are float32, bfloat16 or float16.
+/// On the CPU qkv is float32, and both pools are float32, bfloat16 or float16. On a card all are of one of these types.
 ///
 /// # Errors
 /// When shapes or dtypes do not fit together, the table lists no page or one that its pool does not have, its
@@ -32,15 +38,22 @@ struct PagedAttention<'a> {
     table: &'a PageTable,
 }
 
+impl SelfAttention {
+    fn check(qkv: &Layout) -> Result<[usize; 4]> {
+        match *qkv.dims() {
+            [frames, tokens, 3, heads, dim] => Ok([frames, tokens, heads, dim]),
+            ref qkv => bail!("self_attention: qkv {qkv:?} must be [frames, tokens, 3, heads, head_dim]"),
+        }
+    }
+}
+
 impl CustomOp1 for SelfAttention {
     fn name(&self) -> &'static str {
         "self_attention"
     }
 
     fn cpu_fwd(&self, qkv: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let &[frames, tokens, 3, heads, dim] = layout.dims() else {
-            bail!("self_attention: qkv {:?} must be [frames, tokens, 3, heads, head_dim]", layout.dims())
-        };
+        let [frames, tokens, heads, dim] = Self::check(layout)?;
         let qkv = slice::<f32>("self_attention: qkv", qkv, layout)?;
         let width = heads * dim;
         let mut y = zeros("self_attention", &[frames, tokens, width])?;
@@ -52,35 +65,81 @@ impl CustomOp1 for SelfAttention {
         }
         Ok((CpuStorage::F32(y), (frames, tokens, width).into()))
     }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, qkv: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        let [frames, tokens, heads, dim] = Self::check(layout)?;
+        let y = cuda::attention::within_frames("self_attention", qkv, layout, [frames, tokens, heads, dim])?;
+        Ok((y, (frames, tokens, heads * dim).into()))
+    }
 }
 
 impl PagedAttention<'_> {
     /// The rows that the table lists.
     fn spans<'a, T: Element>(&self, pools: [(&'a CpuStorage, &Layout); 2]) -> Result<Vec<Span<'a, T>>> {
         let Self { table } = self;
-        let listed = [&table.frames, &table.special];
-        let mut left = table.frames.len() + table.special.len();
+        let listed = [table.frames(), table.special()];
+        let mut left = table.frames().len() + table.special().len();
         let mut spans = Vec::with_capacity(left);
         for ((storage, layout), pages) in pools.into_iter().zip(listed) {
             let pool = slice::<T>("paged_attention: pool", storage, layout)?;
             for &page in pages {
                 left -= 1;
-                let rows = if left == 0 { table.last_rows } else { layout.dims()[2] };
+                let rows = if left == 0 { table.last_rows() } else { layout.dims()[2] };
                 let [keys, values] = locate("paged_attention", layout.dims(), page as usize, 0, rows)?;
                 let stride = layout.dims()[3] * layout.dims()[4];
                 spans.push(Span { keys: &pool[keys], values: &pool[values], rows, stride });
             }
         }
         if spans.is_empty() || spans.iter().any(|span| span.rows == 0) {
-            bail!(
-                "paged_attention: the page table lists no page or one without rows ({} frame pages, {} special pages, \
-                 {} rows in the last)",
-                table.frames.len(),
-                table.special.len(),
-                table.last_rows
-            )
+            return self.no_rows();
         }
         Ok(spans)
+    }
+
+    fn no_rows<T>(&self) -> Result<T> {
+        let table = self.table;
+        bail!(
+            "paged_attention: the page table lists no page or one without rows ({} frame pages, {} special pages, {} rows \
+             in the last)",
+            table.frames().len(),
+            table.special().len(),
+            table.last_rows()
+        )
+    }
+
+    /// Tokens, heads and width of a head, if all fits together.
+    fn check(qkv: &Layout, frames: &Layout, special: &Layout) -> Result<[usize; 3]> {
+        let shapes = (qkv.dims(), frames.dims(), special.dims());
+        let (&[tokens, 3, heads, dim], [_, 2, frame_page @ ..], [_, 2, special_page @ ..]) = shapes else {
+            bail!(
+                "paged_attention: qkv and pools {shapes:?} must be [tokens, 3, heads, head_dim] and \
+                 [pages, 2, page_size, heads, head_dim]"
+            )
+        };
+        if frame_page != special_page || frame_page.len() != 3 || frame_page[1..] != [heads, dim] {
+            bail!("paged_attention: qkv and pools {shapes:?} differ in page size, heads or head_dim")
+        }
+        Ok([tokens, heads, dim])
+    }
+
+    /// That the table lists rows that the pools have: the kernels on a card believe it.
+    #[cfg(feature = "cuda")]
+    fn check_table(&self, frames: &[usize], special: &[usize]) -> Result<()> {
+        let Self { table } = self;
+        let page_size = frames[2];
+        if table.frames().len() + table.special().len() == 0 || !(1..=page_size).contains(&table.last_rows()) {
+            if table.last_rows() <= page_size {
+                return self.no_rows();
+            }
+            bail!("paged_attention: {} rows in the last page, whose size is {page_size}", table.last_rows())
+        }
+        for (pages, pool) in [(table.frames(), frames), (table.special(), special)] {
+            if let Some(page) = pages.iter().find(|&&page| page as usize >= pool[0]) {
+                bail!("paged_attention: the page table lists page {page}, but the pool {pool:?} has no such page")
+            }
+        }
+        Ok(())
     }
 }
 
@@ -98,16 +157,7 @@ impl CustomOp3 for PagedAttention<'_> {
         special: &CpuStorage,
         special_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let shapes = (qkv_layout.dims(), frames_layout.dims(), special_layout.dims());
-        let (&[tokens, 3, heads, dim], [_, 2, frame_page @ ..], [_, 2, special_page @ ..]) = shapes else {
-            bail!(
-                "paged_attention: qkv and pools {shapes:?} must be [tokens, 3, heads, head_dim] and \
-                 [pages, 2, page_size, heads, head_dim]"
-            )
-        };
-        if frame_page != special_page || frame_page.len() != 3 || frame_page[1..] != [heads, dim] {
-            bail!("paged_attention: qkv and pools {shapes:?} differ in page size, heads or head_dim")
-        }
+        let [tokens, heads, dim] = Self::check(qkv_layout, frames_layout, special_layout)?;
         let qkv = slice::<f32>("paged_attention: qkv", qkv, qkv_layout)?;
         let mut y = zeros("paged_attention", &[tokens, heads, dim])?;
         with_element!("paged_attention: pools", frames.dtype(), T => {
@@ -115,5 +165,50 @@ impl CustomOp3 for PagedAttention<'_> {
             cpu::attention::attend(&mut y, &Queries { qkv, heads, dim }, &spans);
         });
         Ok((CpuStorage::F32(y), (tokens, heads * dim).into()))
+    }
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        qkv: &CudaStorage,
+        qkv_layout: &Layout,
+        frames: &CudaStorage,
+        frames_layout: &Layout,
+        special: &CudaStorage,
+        special_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        const OP: &str = "paged_attention";
+        let [tokens, heads, dim] = Self::check(qkv_layout, frames_layout, special_layout)?;
+        self.check_table(frames_layout.dims(), special_layout.dims())?;
+        let device = &qkv.device;
+        let width = heads * dim;
+        let page_size = frames_layout.dims()[2];
+        let qkv = cuda::memory("paged_attention: qkv", qkv, qkv_layout)?;
+        let pool = |storage, layout: &Layout| -> Result<_> {
+            let memory = cuda::memory("paged_attention: pool", storage, layout)?;
+            Ok(cuda::ffi::PagePool {
+                keys: memory.expect("paged_attention: pool", qkv.dtype())?.pointer(),
+                value_offset: (page_size * width) as i64,
+                row_stride: width as i64,
+                page_stride: (2 * page_size * width) as i64,
+                pages: cuda::count(OP, layout.dims()[0])?,
+            })
+        };
+        let pools = [pool(frames, frames_layout)?, pool(special, special_layout)?];
+        let numbers = self.table.on_card(&Device::Cuda(device.clone()))?;
+        let numbers = numbers.as_ref().map(Operand::read);
+        let table = cuda::attention::Table {
+            numbers: match &numbers {
+                Some(numbers) => numbers.memory(OP)?.expect(OP, DType::U32)?.pointer(),
+                None => std::ptr::null(),
+            },
+            frames: self.table.frames().len(),
+            special: self.table.special().len(),
+            last_rows: self.table.last_rows(),
+            page_size,
+        };
+        let (y, target) = cuda::output(OP, device, qkv.dtype(), &[tokens, width])?;
+        let queries = cuda::attention::Queries { qkv, batch: 1, tokens, heads, dim };
+        cuda::attention::attend(OP, device, &queries, pools, &table, target)?;
+        Ok((y, (tokens, width).into()))
     }
 }

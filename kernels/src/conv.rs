@@ -1,14 +1,19 @@
 //! Convolutions over `[frames, height, width, channels]`, and what goes with them in a dense head.
 
 use crate::cpu::{self, Finish};
+#[cfg(feature = "cuda")]
+use crate::cuda::{self, product::Target};
 use crate::linear::Activation;
 use crate::operand::{Operand, check_distinct, slice, slice_mut, with_element, zeros};
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, InplaceOp1, InplaceOp3, Layout, Result, Shape, Tensor, bail};
 
 /// `activation(conv(x) + b)`: weight `[out, k, k, in]`, bias `[out]`, zero padding on all sides.
 ///
-/// On the CPU x and bias are float32, the weight float32, bfloat16 or float16.
+/// On the CPU x and bias are float32, the weight float32, bfloat16 or float16. On a card x, weight and result are of one of
+/// these types, the bias is float32.
 ///
 /// # Errors
 /// When shapes do not fit together, the kernel does not fit the padded picture, the stride is 0, the output would not
@@ -38,7 +43,7 @@ pub fn conv2d_add(y: &Tensor, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>
 }
 
 /// The rearrangement that ends a transposed convolution whose stride is its kernel size:
-/// `[frames, h, w, k * k * c]` (as `[k, k, c]`) -> `[frames, h * k, w * k, c]`. Float32 on the CPU.
+/// `[frames, h, w, k * k * c]` (as `[k, k, c]`) -> `[frames, h * k, w * k, c]`. Float32 on the CPU, on a card of 16 bits, too.
 ///
 /// # Errors
 /// When x has another rank or is not contiguous, or its channels are no multiple of k * k.
@@ -46,15 +51,17 @@ pub fn depth_to_space(x: &Tensor, k: usize) -> Result<Tensor> {
     x.apply_op1_no_bwd(&DepthToSpace { k })
 }
 
-/// `max(x, 0)` in place, for any shape. Float32 on the CPU.
+/// `max(x, 0)` in place, for any shape, in the last dimension from element `first` on. Float32 on the CPU, on a card of
+/// 16 bits, too.
 ///
 /// # Errors
 /// When x is not contiguous.
-pub fn relu_in_place(x: &Tensor) -> Result<()> {
-    x.inplace_op1(&Relu)
+pub fn relu_in_place(x: &Tensor, first: usize) -> Result<()> {
+    x.inplace_op1(&Relu { first })
 }
 
-/// `x[f, y, x, :] += concat(u[x, :], v[y, :])` in place: u `[w, c / 2]`, v `[h, c / 2]`. Float32 on the CPU.
+/// `x[f, y, x, :] += concat(u[x, :], v[y, :])` in place: u `[w, c / 2]`, v `[h, c / 2]`. Float32 on the CPU; on a card x
+/// may be of 16 bits.
 ///
 /// # Errors
 /// When shapes do not fit together, an operand is not contiguous, or x shares its memory with another operand.
@@ -78,7 +85,9 @@ struct DepthToSpace {
     k: usize,
 }
 
-struct Relu;
+struct Relu {
+    first: usize,
+}
 
 struct AddPlane;
 
@@ -157,6 +166,32 @@ impl CustomOp2 for Conv<'_> {
         });
         Ok((CpuStorage::F32(y), Shape::from_dims(&window.shape())))
     }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        x: &CudaStorage,
+        x_layout: &Layout,
+        weight: &CudaStorage,
+        weight_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        let window = Window::check("conv2d", x_layout, weight_layout, self.bias.as_ref(), self.stride, self.padding)?;
+        let (output, y) = cuda::output("conv2d", &x.device, x.dtype(), &window.shape())?;
+        let target = Target { y, add: false, activation: self.activation };
+        let (x, weight) = ((x, x_layout), (weight, weight_layout));
+        cuda::product::product("conv2d", &target, x, weight, self.bias.as_ref(), &window)?;
+        Ok((output, Shape::from_dims(&window.shape())))
+    }
+}
+
+impl ConvAdd<'_> {
+    fn check(&self, x: &Layout, weight: &Layout, y: &Layout) -> Result<Window> {
+        let window = Window::check("conv2d_add", x, weight, self.bias.as_ref(), 1, self.padding)?;
+        if y.dims() != window.shape() {
+            bail!("conv2d_add: y is {:?}, but the convolution is {:?}", y.dims(), window.shape())
+        }
+        Ok(window)
+    }
 }
 
 impl InplaceOp3 for ConvAdd<'_> {
@@ -173,10 +208,7 @@ impl InplaceOp3 for ConvAdd<'_> {
         weight: &CpuStorage,
         weight_layout: &Layout,
     ) -> Result<()> {
-        let window = Window::check("conv2d_add", x_layout, weight_layout, self.bias.as_ref(), 1, self.padding)?;
-        if y_layout.dims() != window.shape() {
-            bail!("conv2d_add: y is {:?}, but the convolution is {:?}", y_layout.dims(), window.shape())
-        }
+        let window = self.check(x_layout, weight_layout, y_layout)?;
         let y = slice_mut("conv2d_add: y", y, y_layout)?;
         let x = slice("conv2d_add: x", x, x_layout)?;
         let bias = self.bias.as_ref().map(|bias| bias.slice("conv2d_add: bias")).transpose()?;
@@ -187,14 +219,28 @@ impl InplaceOp3 for ConvAdd<'_> {
         });
         Ok(())
     }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        y: &mut CudaStorage,
+        y_layout: &Layout,
+        x: &CudaStorage,
+        x_layout: &Layout,
+        weight: &CudaStorage,
+        weight_layout: &Layout,
+    ) -> Result<()> {
+        let window = self.check(x_layout, weight_layout, y_layout)?;
+        let y = cuda::memory("conv2d_add: y", y, y_layout)?;
+        let target = Target { y, add: true, activation: Activation::Identity };
+        let (x, weight) = ((x, x_layout), (weight, weight_layout));
+        cuda::product::product("conv2d_add", &target, x, weight, self.bias.as_ref(), &window)
+    }
 }
 
-impl CustomOp1 for DepthToSpace {
-    fn name(&self) -> &'static str {
-        "depth_to_space"
-    }
-
-    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+impl DepthToSpace {
+    /// The shape of the result.
+    fn check(&self, layout: &Layout) -> Result<[usize; 4]> {
         let k = self.k;
         let area = k.checked_mul(k).filter(|&area| area > 0);
         let (&[frames, h, w, channels], Some(area)) = (layout.dims(), area) else {
@@ -206,11 +252,34 @@ impl CustomOp1 for DepthToSpace {
         let (Some(height), Some(width)) = (h.checked_mul(k), w.checked_mul(k)) else {
             bail!("depth_to_space: x {:?} times {k} is too large", layout.dims())
         };
-        let shape = [frames, height, width, channels / area];
+        Ok([frames, height, width, channels / area])
+    }
+}
+
+impl CustomOp1 for DepthToSpace {
+    fn name(&self) -> &'static str {
+        "depth_to_space"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let shape = self.check(layout)?;
+        let (k, w, channels) = (self.k, layout.dims()[2], shape[3]);
         let x = slice("depth_to_space: x", x, layout)?;
         let mut y = zeros("depth_to_space", &shape)?;
-        cpu::conv::depth_to_space(&mut y, x, w, k, channels / area);
+        cpu::conv::depth_to_space(&mut y, x, w, k, channels);
         Ok((CpuStorage::F32(y), Shape::from_dims(&shape)))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        let shape = self.check(layout)?;
+        let device = &x.device;
+        let x = cuda::memory("depth_to_space: x", x, layout)?;
+        let (output, y) = cuda::output("depth_to_space", device, x.dtype(), &shape)?;
+        let size = |size| cuda::count("depth_to_space", size);
+        let input = [size(layout.dims()[0])?, size(layout.dims()[1])?, size(layout.dims()[2])?];
+        cuda::operations::depth_to_space(device, y, x, input, size(self.k)?, size(shape[3])?)?;
+        Ok((output, Shape::from_dims(&shape)))
     }
 }
 
@@ -220,8 +289,38 @@ impl InplaceOp1 for Relu {
     }
 
     fn cpu_fwd(&self, x: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        cpu::par_activate(slice_mut("relu_in_place: x", x, layout)?, Activation::Relu);
+        let x = slice_mut("relu_in_place: x", x, layout)?;
+        match (self.first, layout.dims()) {
+            (0, _) | (_, []) => cpu::par_activate(x, Activation::Relu),
+            (first, &[.., channels]) if first < channels => {
+                x.chunks_exact_mut(channels).for_each(|x| cpu::par_activate(&mut x[first..], Activation::Relu));
+            }
+            _ => {}
+        }
         Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, x: &mut CudaStorage, layout: &Layout) -> Result<()> {
+        let device = x.device.clone();
+        let x = cuda::memory("relu_in_place: x", x, layout)?;
+        let channels = layout.dims().last().copied().unwrap_or(1);
+        let rows = layout.shape().elem_count().checked_div(channels).unwrap_or(0) as u64;
+        let size = |size| cuda::count("relu_in_place", size);
+        cuda::operations::relu(&device, x, rows, size(channels)?, size(self.first)?)
+    }
+}
+
+impl AddPlane {
+    fn check(x: &Layout, u: &Layout, v: &Layout) -> Result<[usize; 4]> {
+        match (x.dims(), u.dims(), v.dims()) {
+            (&[frames, h, w, c], &[columns, across], &[rows, down])
+                if columns == w && rows == h && across == down && across.checked_mul(2) == Some(c) =>
+            {
+                Ok([frames, h, w, c])
+            }
+            shapes => bail!("add_plane: x, u and v {shapes:?} must be [frames, h, w, c], [w, c / 2] and [h, c / 2]"),
+        }
     }
 }
 
@@ -239,15 +338,28 @@ impl InplaceOp3 for AddPlane {
         v: &CpuStorage,
         v_layout: &Layout,
     ) -> Result<()> {
-        match (x_layout.dims(), u_layout.dims(), v_layout.dims()) {
-            (&[_, h, w, c], &[columns, across], &[rows, down])
-                if columns == w && rows == h && across == down && across.checked_mul(2) == Some(c) => {}
-            shapes => bail!("add_plane: x, u and v {shapes:?} must be [frames, h, w, c], [w, c / 2] and [h, c / 2]"),
-        }
+        Self::check(x_layout, u_layout, v_layout)?;
         let x = slice_mut("add_plane: x", x, x_layout)?;
         let u = slice("add_plane: u", u, u_layout)?;
         let v = slice("add_plane: v", v, v_layout)?;
         cpu::conv::add_plane(x, u, v, x_layout.dims()[1], x_layout.dims()[2]);
         Ok(())
+    }
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        x: &mut CudaStorage,
+        x_layout: &Layout,
+        u: &CudaStorage,
+        u_layout: &Layout,
+        v: &CudaStorage,
+        v_layout: &Layout,
+    ) -> Result<()> {
+        let [frames, h, w, c] = Self::check(x_layout, u_layout, v_layout)?;
+        let device = &u.device;
+        let waves = [cuda::memory("add_plane: u", u, u_layout)?, cuda::memory("add_plane: v", v, v_layout)?];
+        let x = cuda::memory("add_plane: x", x, x_layout)?;
+        let size = |size| cuda::count("add_plane", size);
+        cuda::operations::add_plane(device, x, waves, [size(frames)?, size(h)?, size(w)?, size(c)?])
     }
 }

@@ -1,7 +1,13 @@
 //! Linear layers.
 
+#[cfg(feature = "cuda")]
+use crate::conv::Window;
 use crate::cpu::{self, Finish};
+#[cfg(feature = "cuda")]
+use crate::cuda::{self, product::Target};
 use crate::operand::{Operand, check_distinct, slice, slice_mut, with_element, zeros};
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp2, InplaceOp3, Layout, Result, Shape, Tensor, bail};
 
@@ -14,11 +20,14 @@ pub enum Activation {
     Gelu,
     /// max(x, 0).
     Relu,
+    /// x / (1 + exp(-x)).
+    Silu,
 }
 
 /// `activation(x Wᵀ + b)`: x `[.., in]`, weight `[out, in]`, bias `[out]` -> `[.., out]`.
 ///
-/// On the CPU x and bias are float32, the weight float32, bfloat16 or float16.
+/// On the CPU x and bias are float32, the weight float32, bfloat16 or float16. On a card x, weight and result are of one
+/// of these types, the bias is float32.
 ///
 /// # Errors
 /// When shapes do not fit together, an operand is not contiguous, or a dtype is another.
@@ -27,7 +36,7 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, activation: Ac
     x.apply_op2_no_bwd(weight, &Linear { bias, activation })
 }
 
-/// `y += x Wᵀ + b` in place: y `[.., out]`. LayerScale is folded into W and b when weights are loaded.
+/// `y += x Wᵀ + b` in place: y `[.., out]`, float32 (or, on a card, of x's type). LayerScale is folded into W and b when weights are loaded.
 ///
 /// # Errors
 /// As [`linear`], and when y shares its memory with another operand.
@@ -48,7 +57,7 @@ struct LinearAdd<'a> {
     bias: Option<Operand<'a>>,
 }
 
-/// Rows of x, and the shape of the output.
+/// The shape of the output.
 fn check(op: &str, x: &Layout, weight: &Layout, bias: Option<&Operand<'_>>) -> Result<Vec<usize>> {
     let bias = bias.map(Operand::dims);
     match (x.dims(), weight.dims()) {
@@ -61,6 +70,12 @@ fn check(op: &str, x: &Layout, weight: &Layout, bias: Option<&Operand<'_>>) -> R
             bail!("{op}: x {x:?}, weight {weight:?} and bias {bias:?} must be [.., in], [out, in] and [out]")
         }
     }
+}
+
+/// That y has the shape of x Wᵀ.
+fn check_sum(x: &Layout, weight: &Layout, bias: Option<&Operand<'_>>, y: &Layout) -> Result<()> {
+    let shape = check("linear_add", x, weight, bias)?;
+    if y.dims() == shape { Ok(()) } else { bail!("linear_add: y is {:?}, but x Wᵀ is {shape:?}", y.dims()) }
 }
 
 impl CustomOp2 for Linear<'_> {
@@ -86,6 +101,37 @@ impl CustomOp2 for Linear<'_> {
         });
         Ok((CpuStorage::F32(y), shape.into()))
     }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        x: &CudaStorage,
+        x_layout: &Layout,
+        weight: &CudaStorage,
+        weight_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        let shape = check("linear", x_layout, weight_layout, self.bias.as_ref())?;
+        let (output, y) = cuda::output("linear", &x.device, x.dtype(), &shape)?;
+        let target = Target { y, add: false, activation: self.activation };
+        on_card("linear", &target, (x, x_layout), (weight, weight_layout), self.bias.as_ref())?;
+        Ok((output, shape.into()))
+    }
+}
+
+/// A linear layer is the convolution of a picture one row high with a kernel of one pixel.
+#[cfg(feature = "cuda")]
+fn on_card(
+    op: &'static str,
+    target: &Target,
+    x: (&CudaStorage, &Layout),
+    weight: (&CudaStorage, &Layout),
+    bias: Option<&Operand<'_>>,
+) -> Result<()> {
+    let (outputs, inputs) = weight.1.shape().dims2()?;
+    let rows = x.1.shape().elem_count().checked_div(inputs).unwrap_or(0);
+    let (input, output) = ([1, rows, inputs], [1, rows, outputs]);
+    let window = Window { frames: 1, input, output, k: 1, stride: 1, padding: 0 };
+    cuda::product::product(op, target, x, weight, bias, &window)
 }
 
 impl InplaceOp3 for LinearAdd<'_> {
@@ -102,10 +148,7 @@ impl InplaceOp3 for LinearAdd<'_> {
         weight: &CpuStorage,
         weight_layout: &Layout,
     ) -> Result<()> {
-        let shape = check("linear_add", x_layout, weight_layout, self.bias.as_ref())?;
-        if y_layout.dims() != shape {
-            bail!("linear_add: y is {:?}, but x Wᵀ is {shape:?}", y_layout.dims())
-        }
+        check_sum(x_layout, weight_layout, self.bias.as_ref(), y_layout)?;
         let y = slice_mut("linear_add: y", y, y_layout)?;
         let x = slice("linear_add: x", x, x_layout)?;
         let bias = self.bias.as_ref().map(|bias| bias.slice("linear_add: bias")).transpose()?;
@@ -115,5 +158,20 @@ impl InplaceOp3 for LinearAdd<'_> {
             cpu::linear::linear(y, x, weight, weight_layout.shape().dims2()?.into(), finish);
         });
         Ok(())
+    }
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        y: &mut CudaStorage,
+        y_layout: &Layout,
+        x: &CudaStorage,
+        x_layout: &Layout,
+        weight: &CudaStorage,
+        weight_layout: &Layout,
+    ) -> Result<()> {
+        check_sum(x_layout, weight_layout, self.bias.as_ref(), y_layout)?;
+        let y = cuda::memory("linear_add: y", y, y_layout)?;
+        let target = Target { y, add: true, activation: Activation::Identity };
+        on_card("linear_add", &target, (x, x_layout), (weight, weight_layout), self.bias.as_ref())
     }
 }

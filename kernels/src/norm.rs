@@ -1,19 +1,34 @@
 //! Layer normalisation over the last dimension.
 
 use crate::cpu;
+#[cfg(feature = "cuda")]
+use crate::cuda;
 use crate::operand::{slice, zeros};
-use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
+use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor, bail};
 
-/// `(x - mean) / sqrt(variance + eps) * weight + bias`: x `[.., c]`, weight and bias `[c]`; all float32 on the CPU.
+/// `(x - mean) / sqrt(variance + eps) * weight + bias`: x `[.., c]`, weight and bias `[c]`, all float32. The result is
+/// stored as `dtype`: float32 on the CPU; on a card bfloat16 and float16, too.
 ///
 /// # Errors
 /// When shapes do not fit together, an operand is not contiguous, or a dtype is another.
-pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f32) -> Result<Tensor> {
-    x.apply_op3_no_bwd(weight, bias, &LayerNorm { eps })
+pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f32, dtype: DType) -> Result<Tensor> {
+    x.apply_op3_no_bwd(weight, bias, &LayerNorm { eps, dtype })
 }
 
 struct LayerNorm {
     eps: f32,
+    dtype: DType,
+}
+
+impl LayerNorm {
+    fn check(x: &Layout, weight: &Layout, bias: &Layout) -> Result<()> {
+        match (x.dims(), weight.dims(), bias.dims()) {
+            ([.., c], [w], [b]) if c == w && c == b => Ok(()),
+            shapes => bail!("layer_norm: x, weight and bias {shapes:?} must be [.., c], [c] and [c]"),
+        }
+    }
 }
 
 impl CustomOp3 for LayerNorm {
@@ -30,9 +45,9 @@ impl CustomOp3 for LayerNorm {
         bias: &CpuStorage,
         bias_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let shapes = (x_layout.dims(), weight_layout.dims(), bias_layout.dims());
-        if !matches!(shapes, ([.., c], [w], [b]) if c == w && c == b) {
-            bail!("layer_norm: x, weight and bias {shapes:?} must be [.., c], [c] and [c]")
+        Self::check(x_layout, weight_layout, bias_layout)?;
+        if self.dtype != DType::F32 {
+            bail!("layer_norm: on the CPU the result is F32, not {:?}", self.dtype)
         }
         let x = slice("layer_norm: x", x, x_layout)?;
         let weight = slice("layer_norm: weight", weight, weight_layout)?;
@@ -40,5 +55,28 @@ impl CustomOp3 for LayerNorm {
         let mut y = zeros("layer_norm", x_layout.dims())?;
         cpu::norm::layer_norm(&mut y, x, weight, bias, self.eps);
         Ok((CpuStorage::F32(y), x_layout.shape().clone()))
+    }
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        x: &CudaStorage,
+        x_layout: &Layout,
+        weight: &CudaStorage,
+        weight_layout: &Layout,
+        bias: &CudaStorage,
+        bias_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        Self::check(x_layout, weight_layout, bias_layout)?;
+        let device = &x.device;
+        let (output, y) = cuda::output("layer_norm", device, self.dtype, x_layout.dims())?;
+        let operands = [
+            cuda::memory("layer_norm: x", x, x_layout)?,
+            cuda::memory("layer_norm: weight", weight, weight_layout)?,
+            cuda::memory("layer_norm: bias", bias, bias_layout)?,
+        ];
+        let channels = weight_layout.dims()[0];
+        let rows = x_layout.shape().elem_count().checked_div(channels).unwrap_or(0) as u64;
+        cuda::operations::layer_norm(device, y, operands, (rows, cuda::count("layer_norm", channels)?), self.eps)?;
+        Ok((output, x_layout.shape().clone()))
     }
 }

@@ -3,6 +3,8 @@
 // Widening must be compiled for the instruction set that the caller dispatched to.
 #![allow(clippy::inline_always)]
 
+#[cfg(feature = "cuda")]
+use crate::cuda::Memory;
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, Layout, Result, Storage, StorageRef, Tensor, WithDType, bail};
 use half::slice::HalfFloatSliceExt;
@@ -162,6 +164,14 @@ impl<'a> Operand<'a> {
         match &*self.storage {
             Storage::Cpu(storage) => slice(what, storage, self.layout),
             _ => bail!("{what}: is not on the CPU as the other operands are"),
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(crate) fn memory(&self, what: &str) -> Result<Memory> {
+        match &*self.storage {
+            Storage::Cuda(storage) => crate::cuda::memory(what, storage, self.layout),
+            _ => bail!("{what}: is not on the card as the other operands are"),
         }
     }
 }

@@ -1,23 +1,86 @@
 //! Pages of keys and values: which of them a query sees, and how rows get into them.
 
+#[cfg(feature = "cuda")]
+use crate::cuda;
 use crate::operand::{Element, same_storage, slice, slice_mut, with_element};
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, InplaceOp1, InplaceOp2, Layout, Result, Tensor, bail};
+use candle_core::{CpuStorage, Device, InplaceOp1, InplaceOp2, Layout, Result, Tensor, bail};
 use std::ops::Range;
 
 /// The pages that a query sees, in order: the pages of `frames`, then those of `special`.
 ///
 /// Every page is full but the last one of the list, of which `last_rows` rows count. An attention
 /// kernel therefore needs no mask.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub struct PageTable {
-    /// Page numbers within the pool of frame pages.
-    pub frames: Vec<u32>,
-    /// Page numbers within the pool of special pages.
-    pub special: Vec<u32>,
-    /// Valid rows of the last page of the list, `1..=page_size`; 0 for an empty list.
-    pub last_rows: usize,
+    frames: Vec<u32>,
+    special: Vec<u32>,
+    last_rows: usize,
+    /// `[frames.len(), special.len(), last_rows, frames.., special..]` on a card.
+    on_card: Option<Tensor>,
 }
+
+impl PageTable {
+    /// Pages by their numbers within the pools of frame pages and of special pages; `last_rows` is the number of valid
+    /// rows of the last page of the list, `1..=page_size`, or 0 for an empty list.
+    pub fn new(frames: Vec<u32>, special: Vec<u32>, last_rows: usize) -> Self {
+        Self { frames, special, last_rows, on_card: None }
+    }
+
+    /// Page numbers within the pool of frame pages.
+    pub fn frames(&self) -> &[u32] {
+        &self.frames
+    }
+
+    /// Page numbers within the pool of special pages.
+    pub fn special(&self) -> &[u32] {
+        &self.special
+    }
+
+    /// Valid rows of the last page of the list.
+    pub fn last_rows(&self) -> usize {
+        self.last_rows
+    }
+
+    /// Copies the table to `device` if that is a card, for all attention that is going to read it there. Without this,
+    /// each operation copies it anew.
+    ///
+    /// # Errors
+    /// When the card refuses.
+    pub fn upload(&mut self, device: &Device) -> Result<()> {
+        self.on_card = if device.is_cuda() { Some(self.numbers(device)?) } else { None };
+        Ok(())
+    }
+
+    fn numbers(&self, device: &Device) -> Result<Tensor> {
+        let counts = [self.frames.len(), self.special.len(), self.last_rows];
+        let counts = counts.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+        Tensor::new([counts.as_slice(), &self.frames, &self.special].concat(), device)
+    }
+
+    /// The table as the kernels on `device` read it; `None` if it lists the first frame pages in order, which they know.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn on_card(&self, device: &Device) -> Result<Option<Tensor>> {
+        if self.special.is_empty() && self.frames.iter().copied().eq(0..self.frames.len() as u32) {
+            return Ok(None);
+        }
+        match &self.on_card {
+            Some(numbers) => Ok(Some(numbers.clone())),
+            None => self.numbers(device).map(Some),
+        }
+    }
+}
+
+/// By what they list.
+impl PartialEq for PageTable {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.frames, &self.special, self.last_rows) == (&other.frames, &other.special, other.last_rows)
+    }
+}
+
+impl Eq for PageTable {}
 
 /// The two pools of one layer, each `[pages, 2, page_size, heads, head_dim]` (keys at 0, values at 1).
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +96,7 @@ pub struct Pools<'a> {
 ///
 /// # Errors
 /// When shapes do not fit together, the rows are not within a page, an operand is not contiguous, qkv is not float32
-/// (on the CPU), or both share their memory.
+/// (on a card: of the pool's type), or both share their memory.
 pub fn append(pool: &Tensor, page: usize, row: usize, qkv: &Tensor) -> Result<()> {
     pool.inplace_op2(qkv, &Append { page, row })
 }
@@ -91,6 +154,22 @@ pub(crate) fn locate(op: &str, pool: &[usize], page: usize, row: usize, count: u
     }))
 }
 
+impl Append {
+    /// Where keys and values go, and the width of a row.
+    fn targets(&self, pool: &[usize], qkv: &[usize]) -> Result<([Range<usize>; 2], usize)> {
+        let (&[_, 2, _, heads, dim], &[tokens, 3, qkv_heads, qkv_dim]) = (pool, qkv) else {
+            bail!(
+                "append: pool {pool:?} and qkv {qkv:?} must be [pages, 2, page_size, heads, head_dim] and \
+                 [tokens, 3, heads, head_dim]"
+            )
+        };
+        if (heads, dim) != (qkv_heads, qkv_dim) {
+            bail!("append: pool {pool:?} and qkv {qkv:?} differ in heads or head_dim")
+        }
+        Ok((locate("append", pool, self.page, self.row, tokens)?, heads * dim))
+    }
+}
+
 impl InplaceOp2 for Append {
     fn name(&self) -> &'static str {
         "append"
@@ -103,19 +182,8 @@ impl InplaceOp2 for Append {
         qkv: &CpuStorage,
         qkv_layout: &Layout,
     ) -> Result<()> {
-        let (pool_dims, qkv_dims) = (pool_layout.dims(), qkv_layout.dims());
-        let (&[_, 2, _, heads, dim], &[tokens, 3, qkv_heads, qkv_dim]) = (pool_dims, qkv_dims) else {
-            bail!(
-                "append: pool {pool_dims:?} and qkv {qkv_dims:?} must be [pages, 2, page_size, heads, head_dim] and \
-                 [tokens, 3, heads, head_dim]"
-            )
-        };
-        if (heads, dim) != (qkv_heads, qkv_dim) {
-            bail!("append: pool {pool_dims:?} and qkv {qkv_dims:?} differ in heads or head_dim")
-        }
-        let targets = locate("append", pool_dims, self.page, self.row, tokens)?;
+        let (targets, width) = self.targets(pool_layout.dims(), qkv_layout.dims())?;
         let qkv = slice::<f32>("append: qkv", qkv, qkv_layout)?;
-        let width = heads * dim;
         if qkv.is_empty() {
             return Ok(());
         }
@@ -129,9 +197,36 @@ impl InplaceOp2 for Append {
         });
         Ok(())
     }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        pool: &mut CudaStorage,
+        pool_layout: &Layout,
+        qkv: &CudaStorage,
+        qkv_layout: &Layout,
+    ) -> Result<()> {
+        let (targets, width) = self.targets(pool_layout.dims(), qkv_layout.dims())?;
+        let device = qkv.device.clone();
+        let qkv = cuda::memory("append: qkv", qkv, qkv_layout)?;
+        let pool = cuda::memory("append: pool", pool, pool_layout)?.expect("append: pool", qkv.dtype())?;
+        let tokens = qkv_layout.dims()[0];
+        for (i, target) in targets.into_iter().enumerate() {
+            let rows = cuda::Rows { count: tokens, width, from_stride: 3 * width, to_stride: width };
+            cuda::copy_rows(&device, pool.skip(target.start), qkv.skip((i + 1) * width), rows)?;
+        }
+        Ok(())
+    }
 }
 
 impl CopyRows {
+    fn check_pools(to: &[usize], from: &[usize]) -> Result<()> {
+        if to.len() != 5 || from.len() != 5 || to[3..] != from[3..] {
+            bail!("copy_rows: pools {from:?} and {to:?} differ in heads or head_dim")
+        }
+        Ok(())
+    }
+
     fn sources(&self, pool: &[usize]) -> Result<[Range<usize>; 2]> {
         locate("copy_rows", pool, self.source.page as usize, self.source.row as usize, self.count)
     }
@@ -156,13 +251,21 @@ impl CopyRows {
         Ok(())
     }
 
-    fn within<T: Element>(&self, pool: &mut CpuStorage, layout: &Layout) -> Result<()> {
+    /// From where to where, within one pool: ranges that do not overlap.
+    fn distinct(&self, layout: &Layout) -> Result<impl Iterator<Item = (Range<usize>, Range<usize>)>> {
         let (sources, targets) = (self.sources(layout.dims())?, self.targets(layout.dims())?);
+        let overlap =
+            |(source, target): (&Range<usize>, &Range<usize>)| source.start < target.end && target.start < source.end;
+        if sources.iter().zip(&targets).any(overlap) {
+            bail!("copy_rows: {} rows from {:?} to {:?} overlap", self.count, self.source, self.target)
+        }
+        Ok(sources.into_iter().zip(targets))
+    }
+
+    fn within<T: Element>(&self, pool: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        let copies = self.distinct(layout)?;
         let pool = slice_mut::<T>("copy_rows: pool", pool, layout)?;
-        for (source, target) in sources.into_iter().zip(targets) {
-            if source.start < target.end && target.start < source.end {
-                bail!("copy_rows: {} rows from {:?} to {:?} overlap", self.count, self.source, self.target)
-            }
+        for (source, target) in copies {
             pool.copy_within(source, target.start);
         }
         Ok(())
@@ -177,6 +280,17 @@ impl InplaceOp1 for CopyRows {
     fn cpu_fwd(&self, pool: &mut CpuStorage, layout: &Layout) -> Result<()> {
         with_element!("copy_rows: pool", pool.dtype(), T => self.within::<T>(pool, layout))
     }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, pool: &mut CudaStorage, layout: &Layout) -> Result<()> {
+        let copies = self.distinct(layout)?;
+        let device = pool.device.clone();
+        let pool = cuda::memory("copy_rows: pool", pool, layout)?;
+        for (source, target) in copies {
+            cuda::copy(&device, pool.skip(target.start), pool.skip(source.start), source.len())?;
+        }
+        Ok(())
+    }
 }
 
 impl InplaceOp2 for CopyRows {
@@ -185,10 +299,25 @@ impl InplaceOp2 for CopyRows {
     }
 
     fn cpu_fwd(&self, to: &mut CpuStorage, to_layout: &Layout, from: &CpuStorage, from_layout: &Layout) -> Result<()> {
-        let (to_dims, from_dims) = (to_layout.dims(), from_layout.dims());
-        if to_dims.len() != 5 || from_dims.len() != 5 || to_dims[3..] != from_dims[3..] {
-            bail!("copy_rows: pools {from_dims:?} and {to_dims:?} differ in heads or head_dim")
-        }
+        Self::check_pools(to_layout.dims(), from_layout.dims())?;
         with_element!("copy_rows: pool", to.dtype(), T => self.between::<T>(to, to_layout, from, from_layout))
+    }
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        to: &mut CudaStorage,
+        to_layout: &Layout,
+        from: &CudaStorage,
+        from_layout: &Layout,
+    ) -> Result<()> {
+        Self::check_pools(to_layout.dims(), from_layout.dims())?;
+        let (sources, targets) = (self.sources(from_layout.dims())?, self.targets(to_layout.dims())?);
+        let device = from.device.clone();
+        let from = cuda::memory("copy_rows: from", from, from_layout)?;
+        let to = cuda::memory("copy_rows: to", to, to_layout)?.expect("copy_rows: to", from.dtype())?;
+        for (source, target) in sources.into_iter().zip(targets) {
+            cuda::copy(&device, to.skip(target.start), from.skip(source.start), source.len())?;
+        }
+        Ok(())
     }
 }

@@ -1,8 +1,16 @@
 //! Rotary position embedding, with the LayerNorm of queries and keys that comes before it.
 
 use crate::cpu;
+use crate::cpu::rotary::Angles;
+#[cfg(feature = "cuda")]
+use crate::cuda;
 use crate::operand::{Operand, check_distinct, slice_mut};
-use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Tensor, bail};
+use crate::pages::append;
+#[cfg(feature = "cuda")]
+use crate::pages::locate;
+use candle_core::{CpuStorage, InplaceOp1, InplaceOp2, Layout, Result, Tensor, bail};
+#[cfg(feature = "cuda")]
+use candle_core::{CudaStorage, DType};
 
 /// Which two channels turn together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,66 +22,226 @@ pub enum Pairing {
     Interleaved,
 }
 
-/// Angles of a set of tokens: cos and sin `[tokens, head_dim / 2]` float32.
+/// Angles of the tokens of a frame: cos and sin `[tokens, head_dim / 2]` float32.
 #[derive(Debug, Clone)]
 pub struct Rotary {
     /// Cosines of the angles.
     pub cos: Tensor,
     /// Sines of the angles.
     pub sin: Tensor,
+    /// Cosines and sines `[frames, 2, pairs]` of angles that are those of a frame's time, not of a token's place: they
+    /// stand for the first columns of the table. Only where pairs are interleaved.
+    pub times: Option<Tensor>,
     /// Which channels they turn.
     pub pairing: Pairing,
 }
 
+impl Rotary {
+    /// The angles of frame `frame` alone.
+    ///
+    /// # Errors
+    /// When there is no such frame among the times.
+    pub fn of_frame(&self, frame: usize) -> Result<Self> {
+        let times = self.times.as_ref().map(|times| times.narrow(0, frame, 1)).transpose()?;
+        Ok(Self { times, ..self.clone() })
+    }
+}
+
+/// LayerNorms `(weight, bias)` `[head_dim]` of the queries and of the keys of each head, float32.
+#[derive(Debug, Clone, Copy)]
+pub struct HeadNorms<'a> {
+    /// Of queries.
+    pub queries: (&'a Tensor, &'a Tensor),
+    /// Of keys.
+    pub keys: (&'a Tensor, &'a Tensor),
+    /// Added to the variance.
+    pub eps: f32,
+}
+
 /// LayerNorm on the queries and keys per head, then rotation, in place; values stay as they are.
 ///
-/// qkv `[tokens, 3, heads, head_dim]`; norms are weight and bias `[head_dim]`; tokens is a multiple of the table's
-/// tokens (frames that share the table). A pair (a, b) becomes (a cos - b sin, b cos + a sin).
+/// qkv `[tokens, 3, heads, head_dim]`; tokens is a multiple of the table's tokens (frames that share the table). A pair
+/// (a, b) becomes (a cos - b sin, b cos + a sin).
 ///
 /// # Errors
-/// When shapes do not fit together, an operand is not contiguous or not float32 (on the CPU), or qkv shares its
-/// memory with another operand.
-pub fn norm_rotate(
+/// When shapes do not fit together, an operand is not contiguous or not float32 (on a card, qkv may be of 16 bits), or
+/// qkv shares its memory with another operand.
+pub fn norm_rotate(qkv: &Tensor, norms: &HeadNorms<'_>, rotary: &Rotary) -> Result<()> {
+    qkv.inplace_op1(&NormRotate::new(qkv, norms, rotary)?)
+}
+
+/// As [`norm_rotate`], and moves keys and values to rows `0..tokens` of page `page` of `pool`, which is of qkv's type
+/// on a card. On a card this is one pass, and the keys in qkv are then as they were; on the CPU they are normed and
+/// turned, too.
+///
+/// # Errors
+/// As [`norm_rotate`] and [`append`].
+pub fn norm_rotate_append(
     qkv: &Tensor,
-    q_norm: (&Tensor, &Tensor),
-    k_norm: (&Tensor, &Tensor),
-    eps: f32,
+    norms: &HeadNorms<'_>,
     rotary: &Rotary,
+    pool: &Tensor,
+    page: usize,
 ) -> Result<()> {
-    let operands = [q_norm.0, q_norm.1, k_norm.0, k_norm.1, &rotary.cos, &rotary.sin];
-    check_distinct("norm_rotate", qkv, &operands)?;
-    qkv.inplace_op1(&NormRotate { operands: operands.map(Operand::read), eps, pairing: rotary.pairing })
+    if qkv.device().is_cuda() {
+        let norm_rotate = NormRotate::new(qkv, norms, rotary)?;
+        return pool.inplace_op2(qkv, &NormRotateAppend { norm_rotate, page });
+    }
+    norm_rotate(qkv, norms, rotary)?;
+    append(pool, page, 0, qkv)
 }
 
 struct NormRotate<'a> {
     /// Weight and bias for queries, weight and bias for keys, cosines, sines.
     operands: [Operand<'a>; 6],
+    times: Option<Operand<'a>>,
     eps: f32,
     pairing: Pairing,
 }
 
-impl NormRotate<'_> {
-    fn check(&self, qkv: &[usize]) -> Result<()> {
+/// Only on a card.
+struct NormRotateAppend<'a> {
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    norm_rotate: NormRotate<'a>,
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    page: usize,
+}
+
+/// Sizes of qkv and of the table that fit together.
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+struct Sizes {
+    tokens: usize,
+    period: usize,
+    heads: usize,
+    dim: usize,
+    time_pairs: usize,
+}
+
+impl<'a> NormRotate<'a> {
+    fn new(qkv: &Tensor, norms: &HeadNorms<'a>, rotary: &'a Rotary) -> Result<Self> {
+        let HeadNorms { queries, keys, eps } = *norms;
+        let operands = [queries.0, queries.1, keys.0, keys.1, &rotary.cos, &rotary.sin];
+        check_distinct("norm_rotate", qkv, &operands)?;
+        if let Some(times) = &rotary.times {
+            check_distinct("norm_rotate", qkv, &[times])?;
+        }
+        let times = rotary.times.as_ref().map(Operand::read);
+        Ok(Self { operands: operands.map(Operand::read), times, eps, pairing: rotary.pairing })
+    }
+
+    fn check(&self, qkv: &[usize]) -> Result<Sizes> {
         let [norms @ .., cos, sin] = self.operands.each_ref().map(Operand::dims);
+        let times = self.times.as_ref().map(Operand::dims);
         let channels = match self.pairing {
             Pairing::SplitHalves => 4,
             Pairing::Interleaved => 2,
         };
         match (qkv, cos) {
-            (&[tokens, 3, _, dim], &[period, half])
+            (&[tokens, 3, heads, dim], &[period, half])
                 if half * 2 == dim
                     && dim % channels == 0
                     && cos == sin
                     && (tokens == 0 || (period != 0 && tokens % period == 0))
                     && norms.iter().all(|norm| *norm == [dim]) =>
             {
-                Ok(())
+                let frames = tokens.checked_div(period).unwrap_or(0);
+                match times {
+                    None => Ok(Sizes { tokens, period, heads, dim, time_pairs: 0 }),
+                    Some(&[count, 2, time_pairs])
+                        if count == frames && time_pairs <= half && self.pairing == Pairing::Interleaved =>
+                    {
+                        Ok(Sizes { tokens, period, heads, dim, time_pairs })
+                    }
+                    Some(times) => bail!(
+                        "norm_rotate: times {times:?} must be [{frames}, 2, at most {half}] of interleaved pairs for qkv \
+                         {qkv:?} and cos {cos:?}"
+                    ),
+                }
             }
             _ => bail!(
                 "norm_rotate: qkv {qkv:?}, norms {norms:?}, cos {cos:?} and sin {sin:?} must be [tokens, 3, heads, dim], \
                  [dim] and [tokens or a divisor, dim / 2], dim a multiple of {channels}"
             ),
         }
+    }
+
+    /// `target` is the pool, of these dimensions, and the page within it.
+    #[cfg(feature = "cuda")]
+    fn on_card(
+        &self,
+        (qkv, layout): (&CudaStorage, &Layout),
+        target: Option<(cuda::Memory, &[usize], usize)>,
+    ) -> Result<()> {
+        const OP: &str = "norm_rotate";
+        let sizes = self.check(layout.dims())?;
+        let device = &qkv.device;
+        let qkv = cuda::memory(OP, qkv, layout)?;
+        let mut operands = Vec::with_capacity(self.operands.len());
+        for operand in &self.operands {
+            operands.push(operand.memory(OP)?);
+        }
+        let operands: [cuda::Memory; 6] = operands.try_into().map_err(|_| candle_core::Error::Msg(OP.into()))?;
+        let [norms @ .., cosines, sines] = cuda::operations::floats(OP, operands)?;
+        let times = match &self.times {
+            Some(times) => times.memory(OP)?.expect(OP, DType::F32)?.pointer(),
+            None => std::ptr::null(),
+        };
+        let (keys, value_offset) = match target {
+            Some((pool, dims, page)) => {
+                let [keys, values] = locate("norm_rotate_append", dims, page, 0, sizes.tokens)?;
+                if dims[3..] != [sizes.heads, sizes.dim] || pool.dtype() != qkv.dtype() {
+                    let dtypes = (pool.dtype(), qkv.dtype());
+                    bail!("norm_rotate_append: pool {dims:?} and qkv {:?} of {dtypes:?} do not fit", layout.dims())
+                }
+                (pool.skip(keys.start).pointer_mut(), (values.start - keys.start) as i64)
+            }
+            None => (std::ptr::null_mut(), 0),
+        };
+        let size = |size| cuda::count(OP, size);
+        let operation = cuda::ffi::NormRotate {
+            qkv: qkv.pointer_mut(),
+            norms,
+            cosines,
+            sines,
+            times,
+            time_pairs: size(sizes.time_pairs)?,
+            pairing: match self.pairing {
+                Pairing::SplitHalves => 0,
+                Pairing::Interleaved => 1,
+            },
+            keys,
+            value_offset,
+            tokens: size(sizes.tokens)?,
+            period: size(sizes.period)?,
+            heads: size(sizes.heads)?,
+            head_dim: size(sizes.dim)?,
+            eps: self.eps,
+            element: qkv.element(OP)?,
+        };
+        cuda::operations::norm_rotate(device, &operation)
+    }
+}
+
+impl InplaceOp2 for NormRotateAppend<'_> {
+    fn name(&self) -> &'static str {
+        "norm_rotate_append"
+    }
+
+    fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> Result<()> {
+        bail!("norm_rotate_append: queries and pool are not on the same device")
+    }
+
+    /// The queries are written in place, too: what a storage refers to is device memory, in the order of the stream.
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        pool: &mut CudaStorage,
+        pool_layout: &Layout,
+        qkv: &CudaStorage,
+        qkv_layout: &Layout,
+    ) -> Result<()> {
+        let pool = cuda::memory("norm_rotate_append: pool", pool, pool_layout)?;
+        self.norm_rotate.on_card((qkv, qkv_layout), Some((pool, pool_layout.dims(), self.page)))
     }
 }
 
@@ -83,13 +251,22 @@ impl InplaceOp1 for NormRotate<'_> {
     }
 
     fn cpu_fwd(&self, qkv: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        self.check(layout.dims())?;
+        let Sizes { time_pairs, .. } = self.check(layout.dims())?;
         let qkv = slice_mut("norm_rotate: qkv", qkv, layout)?;
         let [q_weight, q_bias, k_weight, k_bias, cos, sin] =
             self.operands.each_ref().map(|operand| operand.slice("norm_rotate: norms and angles"));
         let norms = [(q_weight?, q_bias?), (k_weight?, k_bias?)];
-        let heads = layout.dims()[2];
-        cpu::rotary::norm_rotate(qkv, heads, norms, self.eps, (cos?, sin?), self.pairing);
+        let times: &[f32] = match &self.times {
+            Some(times) => times.slice("norm_rotate: times")?,
+            None => &[],
+        };
+        let angles = Angles { cos: cos?, sin: sin?, times, time_pairs, pairing: self.pairing };
+        cpu::rotary::norm_rotate(qkv, layout.dims()[2], norms, self.eps, &angles);
         Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, qkv: &mut CudaStorage, layout: &Layout) -> Result<()> {
+        self.on_card((qkv, layout), None)
     }
 }

@@ -65,12 +65,12 @@ fn listed(frames: &Tensor, special: &Tensor, table: &PageTable) -> Vec<Row> {
     let (_, _, page_size, heads, dim) = frames.dims5().unwrap();
     let half = page_size * heads * dim;
     let pools = [wide(frames), wide(special)];
-    let frame_pages = table.frames.iter().map(|&page| (0, page));
-    let pages: Vec<_> = frame_pages.chain(table.special.iter().map(|&page| (1, page))).collect();
+    let frame_pages = table.frames().iter().map(|&page| (0, page));
+    let pages: Vec<_> = frame_pages.chain(table.special().iter().map(|&page| (1, page))).collect();
     let mut rows = Vec::new();
     for (i, &(pool, page)) in pages.iter().enumerate() {
         let page = &pools[pool][page as usize * 2 * half..][..2 * half];
-        let count = if i + 1 == pages.len() { table.last_rows } else { page_size };
+        let count = if i + 1 == pages.len() { table.last_rows() } else { page_size };
         for row in 0..count {
             let at = row * heads * dim..(row + 1) * heads * dim;
             rows.push((page[..half][at.clone()].to_vec(), page[half..][at].to_vec()));
@@ -82,11 +82,8 @@ fn listed(frames: &Tensor, special: &Tensor, table: &PageTable) -> Vec<Row> {
 #[test]
 fn against_pages() {
     let mut random = Random::new(2);
-    let table = |frames: &[u32], special: &[u32], last_rows| PageTable {
-        frames: frames.to_vec(),
-        special: special.to_vec(),
-        last_rows,
-    };
+    let table =
+        |frames: &[u32], special: &[u32], last_rows| PageTable::new(frames.to_vec(), special.to_vec(), last_rows);
     // (tokens, page size, heads, dim, pages, table)
     let cases = [
         (1, 1, 1, 64, [1, 0], table(&[0], &[], 1)),
@@ -137,7 +134,7 @@ fn many_keys_round_no_worse_than_few() {
     // Values around 2 add up instead of cancelling.
     let frames = (random.f32(&[pages, 2, page_size, 1, dim]) + 2.0).unwrap();
     let special = frames.narrow(0, 0, 1).unwrap();
-    let table = PageTable { frames: (0..pages as u32).collect(), special: vec![], last_rows: page_size };
+    let table = PageTable::new((0..pages as u32).collect(), vec![], page_size);
     let y = paged_attention(&qkv, Pools { frames: &frames, special: &special }, &table).unwrap();
     let expected = reference(&wide(&qkv), 3, 1, dim, &listed(&frames, &special, &table));
     assert_close(&y, &expected, 6e-7);
@@ -178,7 +175,7 @@ fn refuses_what_does_not_fit() {
     let frames = random.f32(&[3, 2, 5, 2, 8]);
     let special = random.f32(&[1, 2, 5, 2, 8]);
     let pools = Pools { frames: &frames, special: &special };
-    let table = |frames: &[u32], last_rows| PageTable { frames: frames.to_vec(), special: vec![], last_rows };
+    let table = |frames: &[u32], last_rows| PageTable::new(frames.to_vec(), vec![], last_rows);
     assert_error(paged_attention(&qkv, pools, &PageTable::default()), &["no page"]);
     assert_error(paged_attention(&qkv, pools, &table(&[0], 0)), &["without rows"]);
     assert_error(paged_attention(&qkv, pools, &table(&[0], 6)), &["6 rows"]);

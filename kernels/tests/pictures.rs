@@ -163,7 +163,7 @@ fn relu_and_planes_work_in_place() {
     let mut random = Random::new(6);
     let x = random.f32(&[2, 3, 5, 8]);
     let expected: Vec<f64> = wide(&x).iter().map(|x| x.max(0.0)).collect();
-    relu_in_place(&x).unwrap();
+    relu_in_place(&x, 0).unwrap();
     assert_eq!(wide(&x), expected);
 
     let (u, v) = (random.f32(&[5, 4]), random.f32(&[3, 4]));
@@ -176,6 +176,6 @@ fn relu_and_planes_work_in_place() {
 
     assert_error(add_plane(&x, &v, &u), &["[2, 3, 5, 8]", "[3, 4]"]);
     assert_error(add_plane(&x, &u, &random.f32(&[3, 5])), &["[3, 5]"]);
-    assert_error(relu_in_place(&x.transpose(1, 2).unwrap()), &["contiguous"]);
-    assert_error(relu_in_place(&x.to_dtype(DType::BF16).unwrap()), &["BF16"]);
+    assert_error(relu_in_place(&x.transpose(1, 2).unwrap(), 0), &["contiguous"]);
+    assert_error(relu_in_place(&x.to_dtype(DType::BF16).unwrap(), 0), &["BF16"]);
 }

@@ -7,7 +7,7 @@ use candle_core::{DType, Tensor};
 use common::{DTYPES, Random, assert_close, assert_error, wide};
 use periplus_kernels::norm::layer_norm;
 use periplus_kernels::pages::{Rows, append, copy_rows};
-use periplus_kernels::rotary::{Pairing, Rotary, norm_rotate};
+use periplus_kernels::rotary::{HeadNorms, Pairing, Rotary, norm_rotate};
 
 fn normed(x: &[f64], weight: &[f64], bias: &[f64], eps: f64) -> Vec<f64> {
     let mean = x.iter().sum::<f64>() / x.len() as f64;
@@ -24,17 +24,17 @@ fn layer_norm_agrees_with_float64() {
         // A mean well away from 0 is where one pass over the sums of squares would fail.
         let x = random.f32(&shape).affine(1.0, 10.0).unwrap();
         let (w, b) = (random.f32(&[c]), random.f32(&[c]));
-        let y = layer_norm(&x, &w, &b, 1e-6).unwrap();
+        let y = layer_norm(&x, &w, &b, 1e-6, DType::F32).unwrap();
         assert_eq!(y.dims(), shape);
         let rows = wide(&x);
         let expected: Vec<f64> = rows.chunks(c).flat_map(|x| normed(x, &wide(&w), &wide(&b), 1e-6)).collect();
         assert_close(&y, &expected, 3e-6);
     }
     let (x, w) = (random.f32(&[4, 8]), random.f32(&[8]));
-    assert_error(layer_norm(&x, &w, &random.f32(&[7]), 1e-6), &["[4, 8]", "[7]"]);
-    assert_error(layer_norm(&random.f32(&[8, 4]).t().unwrap(), &w, &w, 1e-6), &["contiguous"]);
-    assert_error(layer_norm(&x.to_dtype(DType::F64).unwrap(), &w, &w, 1e-6), &["F64"]);
-    assert_eq!(layer_norm(&random.f32(&[0, 8]), &w, &w, 1e-6).unwrap().dims(), [0, 8]);
+    assert_error(layer_norm(&x, &w, &random.f32(&[7]), 1e-6, DType::F32), &["[4, 8]", "[7]"]);
+    assert_error(layer_norm(&random.f32(&[8, 4]).t().unwrap(), &w, &w, 1e-6, DType::F32), &["contiguous"]);
+    assert_error(layer_norm(&x.to_dtype(DType::F64).unwrap(), &w, &w, 1e-6, DType::F32), &["F64"]);
+    assert_eq!(layer_norm(&random.f32(&[0, 8]), &w, &w, 1e-6, DType::F32).unwrap().dims(), [0, 8]);
 }
 
 #[test]
@@ -47,9 +47,17 @@ fn norm_rotate_agrees_with_float64() {
             let before = wide(&qkv);
             let norms: Vec<Tensor> = (0..4).map(|_| random.f32(&[dim])).collect();
             let angles = random.f32(&[period, dim / 2]).affine(3.0, 0.0).unwrap();
-            let rotary = Rotary { cos: angles.cos().unwrap(), sin: angles.sin().unwrap(), pairing };
-            norm_rotate(&qkv, (&norms[0], &norms[1]), (&norms[2], &norms[3]), 1e-5, &rotary).unwrap();
-            let (cos, sin) = (wide(&rotary.cos), wide(&rotary.sin));
+            // Pairs that turn by the frame's time, where that can be.
+            let time_pairs = if pairing == Pairing::Interleaved { dim / 6 } else { 0 };
+            let times = random.f32(&[frames, 2, time_pairs]);
+            let rotary = Rotary {
+                cos: angles.cos().unwrap(),
+                sin: angles.sin().unwrap(),
+                times: (time_pairs > 0).then(|| times.clone()),
+                pairing,
+            };
+            norm_rotate(&qkv, &head_norms(&norms), &rotary).unwrap();
+            let (cos, sin, times) = (wide(&rotary.cos), wide(&rotary.sin), wide(&times));
             let mut expected = Vec::new();
             for (i, x) in before.chunks_exact(dim).enumerate() {
                 let (part, token) = (i / heads % 3, i / heads / 3);
@@ -67,8 +75,11 @@ fn norm_rotate_agrees_with_float64() {
                         Pairing::SplitHalves => (j + quarter, j + 2 * quarter),
                     };
                     let at = token % period * (dim / 2) + j;
-                    y[a] = x[a] * cos[at] - x[b] * sin[at];
-                    y[b] = x[b] * cos[at] + x[a] * sin[at];
+                    let of_time = token / period * 2 * time_pairs + j;
+                    let (cos, sin) =
+                        if j < time_pairs { (times[of_time], times[of_time + time_pairs]) } else { (cos[at], sin[at]) };
+                    y[a] = x[a] * cos - x[b] * sin;
+                    y[b] = x[b] * cos + x[a] * sin;
                 }
                 expected.extend(y);
             }
@@ -76,6 +87,10 @@ fn norm_rotate_agrees_with_float64() {
             assert_eq!(wide(&qkv.narrow(1, 2, 1).unwrap()), wide(&before_values(&before, tokens, heads * dim)));
         }
     }
+}
+
+fn head_norms(norms: &[Tensor]) -> HeadNorms<'_> {
+    HeadNorms { queries: (&norms[0], &norms[1]), keys: (&norms[2], &norms[3]), eps: 1e-5 }
 }
 
 fn before_values(before: &[f64], tokens: usize, width: usize) -> Tensor {
@@ -88,14 +103,20 @@ fn norm_rotate_refuses_what_does_not_fit() {
     let mut random = Random::new(3);
     let qkv = random.f32(&[6, 3, 2, 8]);
     let norm = random.f32(&[8]);
-    let table = |cos: Tensor, pairing| Rotary { sin: cos.clone(), cos, pairing };
-    let run = |qkv: &Tensor, norm: &Tensor, rotary: &Rotary| norm_rotate(qkv, (norm, norm), (norm, norm), 1e-5, rotary);
+    let table = |cos: Tensor, pairing| Rotary { sin: cos.clone(), cos, times: None, pairing };
+    let run = |qkv: &Tensor, norm: &Tensor, rotary: &Rotary| {
+        norm_rotate(qkv, &HeadNorms { queries: (norm, norm), keys: (norm, norm), eps: 1e-5 }, rotary)
+    };
     let good = table(random.f32(&[3, 4]), Pairing::Interleaved);
     run(&qkv, &norm, &good).unwrap();
     assert_error(run(&qkv, &norm, &table(random.f32(&[4, 4]), Pairing::Interleaved)), &["[4, 4]"]);
     assert_error(run(&qkv, &norm, &table(random.f32(&[0, 4]), Pairing::Interleaved)), &["[0, 4]"]);
     assert_error(run(&qkv, &norm, &table(random.f32(&[3, 5]), Pairing::Interleaved)), &["[3, 5]"]);
     assert_error(run(&qkv, &random.f32(&[7]), &good), &["[7]"]);
+    let timed = |times: Tensor| Rotary { times: Some(times), ..good.clone() };
+    run(&qkv, &norm, &timed(random.f32(&[2, 2, 4]))).unwrap();
+    assert_error(run(&qkv, &norm, &timed(random.f32(&[2, 2, 5]))), &["[2, 2, 5]"]);
+    assert_error(run(&qkv, &norm, &timed(random.f32(&[3, 2, 1]))), &["[3, 2, 1]"]);
     assert_error(run(&random.f32(&[6, 2, 2, 8]), &norm, &good), &["[6, 2, 2, 8]"]);
     let six = table(random.f32(&[6, 3]), Pairing::SplitHalves);
     assert_error(run(&random.f32(&[6, 3, 2, 6]), &random.f32(&[6]), &six), &["multiple of 4"]);

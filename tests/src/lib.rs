@@ -1,4 +1,4 @@
-//! Expected outputs of the whole library (`goldens/`), and how far something is from them. The tests are in `tests/`.
+//! Expected outputs of the whole library (`goldens/`), and how far what it answers is from them. The tests are in `tests/`.
 //!
 //! The values were computed in float64 from seeded weights and frames, which are exact in any language and so are not
 //! stored.
@@ -7,10 +7,11 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use candle_core::{DType, Device, Result, Tensor};
-use periplus::Config;
+use candle_core::{DType, Device, IndexOp, Result, Tensor};
 use periplus::checkpoint::synthetic;
+use periplus::{Config, Engine, Frame, FrameOutput, Keyframes, Raster, SessionConfig, Viewport, Weights};
 
 /// A file of expected values, computed in float64 from seeded weights and frames.
 pub struct Golden {
@@ -27,7 +28,8 @@ impl Golden {
     /// # Panics
     /// If it is not there or not what it should be.
     pub fn open(name: &str) -> Self {
-        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("goldens").join(name).with_extension("safetensors");
+        // Tests run in the folder of their package, also where they are carried to.
+        let path = PathBuf::from("goldens").join(name).with_extension("safetensors");
         let bytes = std::fs::read(path).unwrap();
         let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
         let metadata = header.metadata().clone().unwrap();
@@ -62,13 +64,108 @@ impl Golden {
     }
 }
 
+/// The first NVIDIA card; `None`, with the reason printed, where there is none.
+pub fn card() -> Option<Device> {
+    periplus::device::open_cuda(0).inspect_err(|reason| println!("skipped: {reason}")).ok()
+}
+
 /// || a - b || / || b - mean over frames of b ||; of a single frame: minus the mean of all its values.
 ///
 /// # Errors
 /// Shapes that differ.
 pub fn error(a: &Tensor, b: &Tensor) -> Result<f64> {
-    let (a, b) = (a.to_dtype(DType::F64)?, b.to_dtype(DType::F64)?);
+    let host = |t: &Tensor| t.to_device(&Device::Cpu)?.to_dtype(DType::F64);
+    let (a, b) = (host(a)?, host(b)?);
     let mean = if b.dim(0)? > 1 { b.mean_keepdim(0)? } else { b.mean_all()?.reshape(vec![1; b.rank()])? };
     let norm = |t: &Tensor| t.sqr()?.sum_all()?.to_scalar::<f64>().map(f64::sqrt);
     Ok(norm(&(&a - &b)?)? / norm(&b.broadcast_sub(&mean)?)?)
+}
+
+/// Streams the frames of a golden through a session, one by one.
+///
+/// # Panics
+/// If anything fails.
+pub fn stream(golden: &Golden, dtype: DType, device: &Device) -> Vec<FrameOutput> {
+    let weights = Weights::synthetic(golden.config.clone(), golden.weights_seed()).unwrap();
+    let engine = Engine::load(&weights, dtype, device).unwrap();
+    let keyframes = match (golden.metadata("motion_pixels"), golden.metadata("max_gap")) {
+        (Some(pixels), Some(max_gap)) => Keyframes::ByMotion { pixels, max_gap },
+        _ => Keyframes::Every(golden.metadata("keyframe_interval").unwrap()),
+    };
+    let mut session = engine.session(SessionConfig { keyframes, ..engine.config().into() }).unwrap();
+    let frames = golden.frames();
+    let mut outputs = Vec::new();
+    for i in 0..frames.dim(0).unwrap() {
+        outputs.extend(session.push(frame(&frames.i(i).unwrap())).unwrap());
+    }
+    outputs.extend(session.finish().unwrap());
+    assert_eq!(session.stats().frames, outputs.len());
+    outputs
+}
+
+/// A frame of `[height, width, 3]` bytes, as a source would give it.
+fn frame(pixels: &Tensor) -> Frame {
+    let (height, width, _) = pixels.dims3().unwrap();
+    let bytes = pixels.flatten_all().unwrap().to_vec1::<u8>().unwrap();
+    let (pixels, _) = bytes.as_chunks::<3>();
+    Frame {
+        name: None,
+        timestamp: None,
+        viewport: Viewport::identity(width as u32, height as u32),
+        pixels: Arc::new(Raster::new(width, height, pixels.to_vec()).unwrap()),
+    }
+}
+
+/// Rasters as one tensor `[frames, height, width]`.
+fn maps<'a>(outputs: impl Iterator<Item = &'a Raster<f32>>) -> Tensor {
+    let maps: Vec<Tensor> = outputs
+        .map(|map| Tensor::from_slice(map.values(), (map.height(), map.width()), &Device::Cpu).unwrap())
+        .collect();
+    Tensor::stack(&maps, 0).unwrap()
+}
+
+/// Errors of all that a golden expects, by name.
+///
+/// # Panics
+/// If shapes differ.
+pub fn errors(golden: &Golden, outputs: &[FrameOutput]) -> Vec<(String, f64)> {
+    let pixel_stride = golden.metadata("pixel_stride").unwrap_or(1);
+    let every = golden.metadata("dense_every").unwrap_or(1);
+    let dense = || outputs.iter().step_by(every);
+    let stride = |map: Tensor, dim: usize| {
+        let kept: Vec<u32> = (0..map.dim(dim).unwrap() as u32).step_by(pixel_stride).collect();
+        map.index_select(&Tensor::new(kept, &Device::Cpu).unwrap(), dim).unwrap()
+    };
+    let strided = |map: Tensor| stride(stride(map, 1), 2);
+    let mut errors: Vec<(String, f64)> = golden
+        .tensors
+        .iter()
+        .filter(|(name, _)| *name != "keyframe")
+        .map(|(name, expected)| {
+            let found = match name.as_str() {
+                "pose_enc" => {
+                    let rows: Vec<f32> = outputs.iter().flat_map(|output| output.pose_encoding.0).collect();
+                    Tensor::from_vec(rows, (outputs.len(), 9), &Device::Cpu).unwrap()
+                }
+                "depth" => strided(maps(dense().map(|output| &output.depth))),
+                "depth_conf" => strided(maps(dense().map(|output| &output.confidence))),
+                "world_points" => {
+                    let points = dense().map(|output| &output.world_points.as_ref().unwrap().points);
+                    let points: Vec<Tensor> = points
+                        .map(|p| {
+                            let shape = (p.height(), p.width(), 3);
+                            Tensor::from_slice(p.values().as_flattened(), shape, &Device::Cpu).unwrap()
+                        })
+                        .collect();
+                    Tensor::stack(&points, 0).unwrap()
+                }
+                "world_points_conf" => maps(dense().map(|output| &output.world_points.as_ref().unwrap().confidence)),
+                other => panic!("nothing is known of `{other}`"),
+            };
+            assert_eq!(found.dims(), expected.dims(), "{name}");
+            (name.clone(), error(&found, expected).unwrap())
+        })
+        .collect();
+    errors.sort_by(|a, b| a.0.cmp(&b.0));
+    errors
 }

@@ -8,15 +8,26 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use periplus_model::checkpoint::Weights;
 use periplus_model::{Model, Stream};
-use periplus_tests::{Golden, error};
+use periplus_tests::{Golden, card, error};
 
 const BOUND: f64 = 1e-5;
 
 #[test]
 fn every_stage() {
+    every_stage_on(&Device::Cpu, BOUND);
+}
+
+#[test]
+fn every_stage_on_a_card() {
+    if let Some(card) = card() {
+        every_stage_on(&card, 1e-4);
+    }
+}
+
+fn every_stage_on(device: &Device, bound: f64) {
     let golden = Golden::open("stages");
     let weights = Weights::synthetic(golden.config.clone(), golden.weights_seed()).unwrap();
-    let model = Model::load(&weights, DType::F32, &Device::Cpu).unwrap();
+    let model = Model::load(&weights, DType::F32, device).unwrap();
     let mut stream = Stream::new(Arc::new(model), &golden.config.stream).unwrap();
     let frames = golden.frames();
     let mut compared = 0;
@@ -36,19 +47,30 @@ fn every_stage() {
             assert_eq!(found.dims(), expected.dims(), "{step}.{name}");
             let error = error(&found, expected).unwrap();
             println!("{step}.{name}: {error:.1e}");
-            assert!(error < BOUND, "{step}.{name} is off by {error:.2e}");
+            assert!(error < bound, "{step}.{name} is off by {error:.2e}");
             compared += 1;
         }
     }
     assert_eq!(compared, golden.tensors.len());
 }
 
-/// Wherever a pass fails, the stream goes on as if it had not been: caches of both kinds, retained rows, time.
 #[test]
 fn a_pass_that_fails_leaves_no_trace() {
+    no_trace_on(&Device::Cpu, BOUND);
+}
+
+#[test]
+fn a_pass_that_fails_leaves_no_trace_on_a_card() {
+    if let Some(card) = card() {
+        no_trace_on(&card, 1e-4);
+    }
+}
+
+/// Wherever a pass fails, the stream goes on as if it had not been: caches of both kinds, retained rows, time.
+fn no_trace_on(device: &Device, bound: f64) {
     let golden = Golden::open("stream");
     let weights = Weights::synthetic(golden.config.clone(), golden.weights_seed()).unwrap();
-    let model = Arc::new(Model::load(&weights, DType::F32, &Device::Cpu).unwrap());
+    let model = Arc::new(Model::load(&weights, DType::F32, device).unwrap());
     let mut stream = Stream::new(model, &golden.config.stream).unwrap();
     let frames = golden.frames();
     let scale_frames = golden.config.stream.scale_frames;
@@ -75,5 +97,5 @@ fn a_pass_that_fails_leaves_no_trace() {
         first += count;
     }
     let error = error(&Tensor::cat(&poses, 0).unwrap(), &golden.tensors["pose_enc"]).unwrap();
-    assert!(error < BOUND, "off by {error:.2e}");
+    assert!(error < bound, "off by {error:.2e}");
 }

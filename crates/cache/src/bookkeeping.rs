@@ -203,7 +203,7 @@ impl Pages {
         let special = 0..seen_special_rows.div_ceil(page_size) as u32;
         // Frame pages are always full.
         let last_rows = if special.is_empty() { page_size } else { (seen_special_rows - 1) % page_size + 1 };
-        let table = PageTable { frames, special: special.collect(), last_rows };
+        let table = PageTable::new(frames, special.collect(), last_rows);
         Ok(Plan { pass, page_size, pages, table, retained, leaving, special_rows, ever_used })
     }
 

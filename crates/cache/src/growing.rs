@@ -40,7 +40,7 @@ impl GrowingRows {
     ///
     /// When the rows added before are neither kept nor discarded, the shape is wrong, or memory is short.
     pub fn append(&mut self, qkv: &Tensor) -> Result<()> {
-        if self.table.last_rows > self.kept {
+        if self.table.last_rows() > self.kept {
             return Err(Error::AlreadyOpen);
         }
         let tokens = qkv.dim(0)?;
@@ -64,7 +64,7 @@ impl GrowingRows {
 
     /// Keeps the provisional rows.
     pub fn keep(&mut self) {
-        self.kept = self.table.last_rows;
+        self.kept = self.table.last_rows();
     }
 
     /// Forgets the provisional rows.
@@ -94,8 +94,6 @@ impl GrowingRows {
     }
 
     fn see(&mut self, rows: usize) {
-        self.table.frames.clear();
-        self.table.frames.extend((rows > 0).then_some(0));
-        self.table.last_rows = rows;
+        self.table = PageTable::new(if rows > 0 { vec![0] } else { Vec::new() }, Vec::new(), rows);
     }
 }

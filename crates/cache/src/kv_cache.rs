@@ -1,7 +1,7 @@
 //! The pools of all layers over one set of books.
 
 use candle_core::{DType, Device, Tensor};
-use periplus_kernels::pages::{PageTable, Pools, append, copy_rows};
+use periplus_kernels::pages::{PageTable, Pools, copy_rows};
 
 use crate::bookkeeping::{Pages, Plan};
 use crate::pool::{Storage, bytes, doubled};
@@ -88,8 +88,9 @@ impl KvCache {
         if self.open.is_some() {
             return Err(Error::AlreadyOpen);
         }
-        let plan = self.pages.plan(pass, page_size)?;
+        let mut plan = self.pages.plan(pass, page_size)?;
         self.make_room(&plan)?;
+        plan.table.upload(self.storage.device())?;
         for layer in &mut self.layers {
             layer.written = false;
         }
@@ -97,14 +98,23 @@ impl KvCache {
         Ok(())
     }
 
-    /// Writes the keys and values of `qkv` `[frames * page_size, 3, heads, head_dim]`, already normed and turned, of
-    /// the open frames to the pools of `layer`, and retains what they push out.
+    /// Writes the keys and values of `qkv` `[frames * page_size, 3, heads, head_dim]` of the open frames to the pools of
+    /// `layer`, and retains what they push out.
+    ///
+    /// `append(pool, page, qkv, frame)` is called for each open frame with its part of qkv, to fill rows `0..page_size` of
+    /// its page with keys and values that are normed and turned:
+    /// [`append`](periplus_kernels::pages::append) does so for those that are already.
     ///
     /// # Errors
     ///
-    /// When no pass is open, there is no such layer, it is written already, or the shape is wrong. The layer then
-    /// still is to be written.
-    pub fn write(&mut self, layer: usize, qkv: &Tensor) -> Result<()> {
+    /// When no pass is open, there is no such layer, it is written already, the shape is wrong, or `append` fails. The
+    /// layer then still is to be written.
+    pub fn write(
+        &mut self,
+        layer: usize,
+        qkv: &Tensor,
+        append: impl Fn(&Tensor, usize, &Tensor, usize) -> candle_core::Result<()>,
+    ) -> Result<()> {
         let plan = self.open.as_ref().ok_or(Error::NotOpen)?;
         let layers = self.layers.len();
         let pools = self.layers.get_mut(layer).ok_or(Error::NoSuchLayer { layer, layers })?;
@@ -118,7 +128,7 @@ impl KvCache {
         }
         let frames = pools.frames.as_ref().ok_or(Error::NotOpen)?;
         for (frame, &page) in plan.pages.iter().enumerate() {
-            append(frames, page as usize, 0, &qkv.narrow(0, frame * plan.page_size, plan.page_size)?)?;
+            append(frames, page as usize, &qkv.narrow(0, frame * plan.page_size, plan.page_size)?, frame)?;
         }
         pools.written = true;
         Ok(())
@@ -150,7 +160,7 @@ impl KvCache {
     ///
     /// # Errors
     ///
-    /// When no pass is open or a layer is not written. The pass then stays open.
+    /// When no pass is open or a layer is not written, or the device fails. The pass then stays open.
     pub fn commit(&mut self) -> Result<()> {
         let plan = self.open.as_ref().ok_or(Error::NotOpen)?;
         if let Some(layer) = self.layers.iter().position(|layer| !layer.written) {
@@ -160,6 +170,8 @@ impl KvCache {
             for layer in &self.layers {
                 layer.retain(plan)?;
             }
+            // The next pass may come from another thread, which on a card has a stream of its own.
+            self.storage.device().synchronize()?;
         }
         if let Some(plan) = self.open.take() {
             self.pages.commit(plan);
@@ -258,6 +270,7 @@ impl Layer {
 mod tests {
     use super::*;
     use crate::Retention;
+    use periplus_kernels::pages::append;
 
     /// What a growth leaves that failed in the second layer.
     #[test]
@@ -269,7 +282,7 @@ mod tests {
             cache.begin(pass, 2).unwrap();
             for layer in 0..2 {
                 let qkv = Tensor::full(frame as f32, (2, 3, 1, 1), &Device::Cpu).unwrap();
-                cache.write(layer, &qkv).unwrap();
+                cache.write(layer, &qkv, |pool, page, qkv, _| append(pool, page, 0, qkv)).unwrap();
             }
             cache.commit().unwrap();
         }

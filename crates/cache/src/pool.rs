@@ -1,6 +1,7 @@
 //! Pools of pages as tensors: their shape, and how they grow.
 
 use candle_core::{DType, Device, Tensor};
+use periplus_kernels::pages::{Rows, copy_rows};
 
 use crate::{Error, Result};
 
@@ -24,6 +25,10 @@ impl Storage {
             return Err(Error::UnsupportedDType { dtype });
         }
         Ok(Self { heads, head_dim, dtype, device: device.clone() })
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
     }
 
     /// Checks that queries, keys and values of `tokens` tokens have the shape `[tokens, 3, heads, head_dim]`.
@@ -59,9 +64,10 @@ impl Storage {
         }
         let grown = Tensor::zeros((pages, 2, rows, self.heads, self.head_dim), self.dtype, &self.device)?;
         if let Some(old) = pool {
-            // Page by page: candle's copy counts elements in 32 bits on CUDA.
-            for page in 0..old.dim(0)? {
-                grown.narrow(0, page, 1)?.slice_set(&old.narrow(0, page, 1)?, 2, 0)?;
+            let (old_pages, _, old_rows, _, _) = old.dims5()?;
+            for page in 0..u32::try_from(old_pages).map_err(|_| Error::TooLong)? {
+                let start = Rows { page, row: 0 };
+                copy_rows(old, start, &grown, start, old_rows)?;
             }
         }
         *pool = Some(grown);

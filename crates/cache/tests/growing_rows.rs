@@ -16,13 +16,13 @@ fn qkv(numbers: &[f32]) -> Tensor {
 
 fn visible(rows: &GrowingRows) -> Vec<f32> {
     let table = rows.table();
-    assert!(table.special.is_empty());
-    if table.last_rows == 0 {
-        assert!(table.frames.is_empty());
+    assert!(table.special().is_empty());
+    if table.last_rows() == 0 {
+        assert!(table.frames().is_empty());
         return vec![];
     }
-    assert_eq!(table.frames, [0]);
-    let page = rows.pools().unwrap().frames.i(0).unwrap().narrow(1, 0, table.last_rows).unwrap();
+    assert_eq!(table.frames(), [0]);
+    let page = rows.pools().unwrap().frames.i(0).unwrap().narrow(1, 0, table.last_rows()).unwrap();
     let page = page.to_dtype(DType::F32).unwrap();
     let [keys, values] = [0, 1].map(|half| page.i(half).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap());
     for (pair, opposite) in keys.chunks(HEADS).zip(values.chunks(HEADS)) {

@@ -5,7 +5,13 @@
 
 use candle_core::{DType, Device, IndexOp, Tensor};
 use periplus_cache::{CacheConfig, CacheStats, Error, KvCache, PageTable, Pass, Retention};
+use periplus_kernels::pages::append;
 use proptest::prelude::*;
+
+/// Appends rows as they are.
+fn append_rows(pool: &Tensor, page: usize, qkv: &Tensor, _: usize) -> candle_core::Result<()> {
+    append(pool, page, 0, qkv)
+}
 
 const LAYERS: usize = 2;
 const HEADS: usize = 2;
@@ -126,12 +132,12 @@ fn qkv(frames: &[usize], page_size: usize, layer: usize) -> Tensor {
 /// The rows that a page table names, in its order.
 fn decode(cache: &KvCache, table: &PageTable, layer: usize) -> Vec<Row> {
     let pools = cache.pools(layer).unwrap();
-    let frames = table.frames.iter().map(|page| (pools.frames, page));
-    let special = table.special.iter().map(|page| (pools.special, page));
-    let last = table.frames.len() + table.special.len() - 1;
+    let frames = table.frames().iter().map(|page| (pools.frames, page));
+    let special = table.special().iter().map(|page| (pools.special, page));
+    let last = table.frames().len() + table.special().len() - 1;
     let mut rows = Vec::new();
     for (number, (pool, &page)) in frames.chain(special).enumerate() {
-        let count = if number == last { table.last_rows } else { pool.dim(2).unwrap() };
+        let count = if number == last { table.last_rows() } else { pool.dim(2).unwrap() };
         let [keys, values] = [0, 1].map(|half| {
             let half = pool.i((page as usize, half, ..count)).unwrap().to_dtype(DType::F32).unwrap();
             half.to_vec3::<f32>().unwrap()
@@ -246,7 +252,7 @@ impl Pair {
         let open = self.naive.open.as_ref();
         let qkv = qkv(open.map_or(&[], |open| &open.frames), self.naive.page_size, layer);
         let allowed = self.naive.write(layer);
-        self.attempt(allowed, |cache| cache.write(layer, &qkv));
+        self.attempt(allowed, |cache| cache.write(layer, &qkv, append_rows));
     }
 
     fn write_wrong(&mut self, layer: usize, how: usize) {
@@ -257,7 +263,7 @@ impl Pair {
             1 => Tensor::cat(&[&qkv, &qkv], 2),
             _ => qkv.to_dtype(DType::U8),
         };
-        self.attempt(false, |cache| cache.write(layer, &wrong.unwrap()));
+        self.attempt(false, |cache| cache.write(layer, &wrong.unwrap(), append_rows));
     }
 
     fn commit(&mut self) {
@@ -402,7 +408,7 @@ fn a_cache_that_can_hold_nothing_is_refused() {
 fn a_wrong_call_says_which() {
     let mut cache = Pair::new(CONFIG, 1, 9, DType::F32).cache;
     let rows = qkv(&[1], 9, 0);
-    assert!(matches!(cache.write(0, &rows), Err(Error::NotOpen)));
+    assert!(matches!(cache.write(0, &rows, append_rows), Err(Error::NotOpen)));
     assert!(matches!(cache.commit(), Err(Error::NotOpen)));
     assert!(matches!(cache.rollback(), Err(Error::NotOpen)));
     assert!(matches!(cache.table(), Err(Error::NotOpen)));
@@ -410,13 +416,13 @@ fn a_wrong_call_says_which() {
 
     cache.begin(Pass::Scale(1), 9).unwrap();
     assert!(matches!(cache.begin(Pass::Scale(1), 9), Err(Error::AlreadyOpen)));
-    assert!(matches!(cache.write(2, &rows), Err(Error::NoSuchLayer { layer: 2, layers: 2 })));
+    assert!(matches!(cache.write(2, &rows, append_rows), Err(Error::NoSuchLayer { layer: 2, layers: 2 })));
     assert!(matches!(cache.pools(2), Err(Error::NoSuchLayer { layer: 2, layers: 2 })));
-    cache.write(0, &rows).unwrap();
-    assert!(matches!(cache.write(0, &rows), Err(Error::WrittenTwice { layer: 0 })));
+    cache.write(0, &rows, append_rows).unwrap();
+    assert!(matches!(cache.write(0, &rows, append_rows), Err(Error::WrittenTwice { layer: 0 })));
     assert!(matches!(cache.commit(), Err(Error::NotWritten { layer: 1 })));
-    assert!(matches!(cache.write(1, &qkv(&[1], 8, 1)), Err(Error::Shape { .. })));
-    cache.write(1, &rows).unwrap();
+    assert!(matches!(cache.write(1, &qkv(&[1], 8, 1), append_rows), Err(Error::Shape { .. })));
+    cache.write(1, &rows, append_rows).unwrap();
     cache.commit().unwrap();
     assert_eq!(cache.frames(), 1);
 }

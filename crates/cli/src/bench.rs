@@ -7,21 +7,21 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use periplus::checkpoint::synthetic::hash_uniform;
 use periplus::{Device, Engine, Frame, Keyframes, Raster, Session, SessionConfig, StreamSettings, Viewport, Weights};
 use serde::Serialize;
 
-use crate::console;
 use crate::failure::Failure;
 use crate::interruption::Interruption;
-use crate::options::{ComputeOptions, PictureSize, at_least_one, checked, network, open_weights};
+use crate::options::{ComputeOptions, PictureSize, at_least_one, checked, from_zero, network, open_weights};
 use crate::progress::show_loading;
 use crate::spans::StageTimes;
+use crate::{bench_attention, console};
 
 /// The library's spans and what they are called here, in the order of the network. `global_attention` lies within
 /// `global_block`.
-const STAGES: [(&str, &str); 7] = [
+const STAGES: [(&str, &str); 8] = [
     ("patch_embed", "patch embedding"),
     ("frame_block", "frame blocks"),
     ("global_block", "global blocks"),
@@ -29,11 +29,15 @@ const STAGES: [(&str, &str); 7] = [
     ("camera_head", "camera head"),
     ("depth_head", "depth head"),
     ("point_head", "point head"),
+    ("copies", "copies"),
 ];
 
 /// Measure frames per second and the time of each stage on this machine, on frames of noise
 #[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Arguments {
+    #[command(subcommand)]
+    part: Option<Part>,
     /// The checkpoint: a safetensors file, or "demo" for the bundled one [default: synthetic weights]
     #[arg(long, value_name = "FILE|demo")]
     weights: Option<PathBuf>,
@@ -46,6 +50,9 @@ pub(crate) struct Arguments {
     /// Frames that go in together at first; few, since their pass is measured by itself
     #[arg(long, value_name = "N", default_value = "2", value_parser = at_least_one)]
     scale_frames: NonZeroUsize,
+    /// Frames to stream after them before any is measured: as many as the window has, and it is full
+    #[arg(long, value_name = "N", default_value = "0", value_parser = from_zero::<usize>)]
+    warm_up: usize,
     /// Frames to stream after them, one at a time
     #[arg(long, value_name = "N", default_value = "4", value_parser = at_least_one)]
     frames: NonZeroUsize,
@@ -57,6 +64,12 @@ pub(crate) struct Arguments {
     /// Print one JSON object instead of the table
     #[arg(long)]
     json: bool,
+}
+
+/// Measures of a part alone.
+#[derive(Subcommand)]
+enum Part {
+    Attention(bench_attention::Arguments),
 }
 
 /// What was measured.
@@ -78,7 +91,11 @@ struct Measurement {
     median_milliseconds: f64,
     /// By the median.
     frames_per_second: f64,
+    /// Of each streamed frame.
+    frame_milliseconds: Vec<f64>,
     cache_bytes: usize,
+    /// Of the card, by whom ever it is taken.
+    peak_device_bytes: Option<u64>,
     /// Of the whole process, where the system tells.
     peak_resident_bytes: Option<u64>,
 }
@@ -94,6 +111,9 @@ struct Times {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if let Some(Part::Attention(arguments)) = &arguments.part {
+        return bench_attention::run(arguments);
+    }
     let device = arguments.compute.start()?;
     let config = arguments.config.as_deref();
     let weights = match &arguments.weights {
@@ -118,7 +138,7 @@ fn measure(
     device: &Device,
 ) -> Result<Measurement, Failure> {
     let started = Instant::now();
-    let float = arguments.compute.float();
+    let float = arguments.compute.float(device);
     let engine = Engine::load(&weights, float.into(), device)?;
     drop(weights);
     let load_seconds = started.elapsed().as_secs_f64();
@@ -126,13 +146,16 @@ fn measure(
     let window = stream.window;
     let mut session = engine.session(SessionConfig { stream, keyframes: Keyframes::Every(1) })?;
     let mut noise = (0..).map(|index| noise(arguments.image_size, index));
-    let stages = StageTimes::default();
+    let stages = StageTimes::new(device);
     let mut times = |count: usize| -> Result<Vec<_>, Failure> {
         noise.by_ref().take(count).map(|frame| timed(&stages, &mut session, frame)).collect()
     };
-    let scale_pass = Times::new(&times(arguments.scale_frames.get())?, 1, &stages.take());
+    let scale_pass = Times::new(&times(arguments.scale_frames.get())?, 1, &stages.take()?);
+    times(arguments.warm_up)?;
+    stages.take()?;
     let mut times = times(arguments.frames.get())?;
-    let streamed_frame = Times::new(&times, times.len(), &stages.take());
+    let streamed_frame = Times::new(&times, times.len(), &stages.take()?);
+    let frame_milliseconds = times.iter().copied().map(milliseconds).collect();
     times.sort_unstable();
     let median = (times[(times.len() - 1) / 2] + times[times.len() / 2]) / 2;
     Ok(Measurement {
@@ -148,7 +171,10 @@ fn measure(
         fastest_milliseconds: milliseconds(times[0]),
         median_milliseconds: milliseconds(median),
         frames_per_second: 1.0 / median.as_secs_f64(),
+        frame_milliseconds,
         cache_bytes: session.stats().cache_bytes,
+        // What is freed on a card stays with the program, so that this is the most there has been.
+        peak_device_bytes: periplus::device::memory_taken(device)?,
         peak_resident_bytes: peak_resident_bytes(),
     })
 }
@@ -223,6 +249,9 @@ impl Measurement {
             self.fastest_milliseconds,
             indicatif::BinaryBytes(self.cache_bytes as u64),
         );
+        if let Some(bytes) = self.peak_device_bytes {
+            let _ = write!(text, ", memory taken on the card {}", indicatif::BinaryBytes(bytes));
+        }
         if let Some(bytes) = self.peak_resident_bytes {
             let _ = write!(text, ", peak memory {}", indicatif::BinaryBytes(bytes));
         }

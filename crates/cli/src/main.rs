@@ -1,6 +1,7 @@
 //! The `periplus` program: every command is a module, each error one sentence.
 
 mod bench;
+mod bench_attention;
 mod console;
 mod convert;
 mod demo;

@@ -221,11 +221,12 @@ impl Place {
     /// The device.
     ///
     /// # Errors
-    /// If this build has no code for it.
+    /// If it cannot be had.
     fn device(self) -> Result<Device, Failure> {
         match self {
-            Self::Auto | Self::Cpu => Ok(Device::Cpu),
-            Self::Cuda(_) => Err(Failure::Failed("this build of periplus has no CUDA: use --device cpu".into())),
+            Self::Auto => Ok(periplus::device::best()),
+            Self::Cpu => Ok(Device::Cpu),
+            Self::Cuda(number) => Ok(periplus::device::open_cuda(number)?),
         }
     }
 }
@@ -244,9 +245,9 @@ pub(crate) struct ComputeOptions {
     /// Where to compute: auto, cpu, cuda or cuda:N
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: Place,
-    /// Number type of weights and cache
-    #[arg(long, value_enum, default_value = "f32")]
-    dtype: Float,
+    /// Number type of weights and cache [default: f32 on the CPU, bf16 on a card]
+    #[arg(long, value_enum)]
+    dtype: Option<Float>,
     /// Threads to compute in [default: one per core]
     #[arg(long, value_name = "N", value_parser = threads)]
     threads: Option<NonZeroUsize>,
@@ -266,9 +267,9 @@ impl ComputeOptions {
         self.device.device()
     }
 
-    /// The number type of weights and cache.
-    pub(crate) fn float(&self) -> FloatType {
-        self.dtype.into()
+    /// The number type of weights and cache on `device`.
+    pub(crate) fn float(&self, device: &Device) -> FloatType {
+        self.dtype.map_or(if device.is_cuda() { FloatType::Bf16 } else { FloatType::F32 }, Float::into)
     }
 }
 

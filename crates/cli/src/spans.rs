@@ -2,24 +2,32 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use periplus::Device;
+use periplus::device::Moment;
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::with_default;
 use tracing::{Event, Metadata, Subscriber};
 
-/// Time spent in each kind of span since the last [`StageTimes::take`].
+use crate::failure::Failure;
+
+/// Time that a device spent in each kind of span since the last [`StageTimes::take`].
 ///
 /// Spans of one name are added up; a span's time includes that of the spans within it. This is all that `bench` needs
 /// of a subscriber, so it is one of its own.
-#[derive(Clone, Default)]
-pub(crate) struct StageTimes(Arc<Mutex<Spans>>);
+#[derive(Clone)]
+pub(crate) struct StageTimes {
+    device: Device,
+    spans: Arc<Mutex<Spans>>,
+}
 
 #[derive(Default)]
 struct Spans {
     last_id: u64,
-    open: HashMap<u64, (&'static str, Option<Instant>)>,
-    total: HashMap<&'static str, Duration>,
+    open: HashMap<u64, (&'static str, Option<Moment>)>,
+    /// Begin and end. A card says how far apart they were only once it has come there.
+    closed: Vec<(&'static str, Moment, Moment)>,
 }
 
 impl StageTimes {
@@ -28,13 +36,21 @@ impl StageTimes {
         with_default(self.clone(), work)
     }
 
+    pub(crate) fn new(device: &Device) -> Self {
+        Self { device: device.clone(), spans: Arc::default() }
+    }
+
     /// The times so far, by name of the span; starts over.
-    pub(crate) fn take(&self) -> HashMap<&'static str, Duration> {
-        std::mem::take(&mut self.spans().total)
+    pub(crate) fn take(&self) -> Result<HashMap<&'static str, Duration>, Failure> {
+        let mut times = HashMap::new();
+        for (name, begin, end) in std::mem::take(&mut self.spans().closed) {
+            *times.entry(name).or_default() += end.since(&begin)?;
+        }
+        Ok(times)
     }
 
     fn spans(&self) -> MutexGuard<'_, Spans> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.spans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -53,15 +69,15 @@ impl Subscriber for StageTimes {
 
     fn enter(&self, id: &Id) {
         if let Some((_, entered)) = self.spans().open.get_mut(&id.into_u64()) {
-            *entered = Some(Instant::now());
+            *entered = Moment::of(&self.device).ok();
         }
     }
 
     fn exit(&self, id: &Id) {
         let mut spans = self.spans();
         let Some((name, entered)) = spans.open.get_mut(&id.into_u64()) else { return };
-        if let (name, Some(entered)) = (*name, entered.take()) {
-            *spans.total.entry(name).or_default() += entered.elapsed();
+        if let (name, Some(entered), Ok(left)) = (*name, entered.take(), Moment::of(&self.device)) {
+            spans.closed.push((name, entered, left));
         }
     }
 
@@ -82,7 +98,7 @@ mod tests {
 
     #[test]
     fn adds_up_spans_of_one_name_and_counts_inner_time_in_outer_ones() {
-        let stages = StageTimes::default();
+        let stages = StageTimes::new(&Device::Cpu);
         let pause = Duration::from_millis(5);
         stages.measure(|| {
             for _ in 0..2 {
@@ -91,9 +107,9 @@ mod tests {
                 std::thread::sleep(pause);
             }
         });
-        let times = stages.take();
+        let times = stages.take().unwrap();
         assert!(times["inner"] >= 2 * pause && times["outer"] >= times["inner"]);
         assert_eq!(times.len(), 2);
-        assert!(stages.take().is_empty(), "taking the times starts over");
+        assert!(stages.take().unwrap().is_empty(), "taking the times starts over");
     }
 }

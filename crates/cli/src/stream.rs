@@ -106,7 +106,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let interval = interval.map_or_else(|| keyframe_interval(source.len_hint().unwrap_or(0)), NonZeroUsize::get);
     // The engine has weights of its own: the file's map is let go before the first frame.
     let weights = show_loading(weights, arguments.quiet, &interruption);
-    let engine = Engine::load(&weights, arguments.compute.float().into(), &device);
+    let engine = Engine::load(&weights, arguments.compute.float(&device).into(), &device);
     if interruption.requested() {
         return Err(Failure::Interrupted);
     }

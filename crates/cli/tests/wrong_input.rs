@@ -248,7 +248,7 @@ fn values_that_cannot_be() {
 fn a_device_that_this_build_does_not_know() {
     let scratch = Scratch::new();
     let said = complaint(stream(&scratch.pictures("clip", 1), Path::new("demo")).args(["--device", "cuda"]), 1);
-    assert_names(&said, &["CUDA", "--device cpu"]);
+    assert_names(&said, &["--features cuda", "--device cpu"]);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use candle_core::{IndexOp, Tensor};
 use periplus_cache::KvCache;
 use periplus_kernels::attention::{paged_attention, self_attention};
 use periplus_kernels::rotary::Rotary;
+use periplus_kernels::tokens::join_channels;
 
 use crate::ModelError;
 use crate::block::RotaryBlock;
@@ -89,17 +90,16 @@ impl Aggregator {
             let within = if self.taps.contains(&i) { Some(x.copy()?) } else { None };
             {
                 let _span = tracing::trace_span!("global_block", i).entered();
-                let qkv = global_block.qkv(x, across_frames)?;
-                cache.write(i, &qkv.flatten(0, 1)?)?;
+                let queries = global_block.queries(x, across_frames, cache, i)?;
                 let attended = {
                     let _span = tracing::trace_span!("global_attention", i).entered();
-                    paged_attention(&qkv.flatten(0, 1)?, cache.pools(i)?, cache.table()?)?
+                    paged_attention(&queries, cache.pools(i)?, cache.table()?)?
                 };
                 global_block.finish(x, &attended.reshape(x.shape())?)?;
             }
             trace.note(|| format!("global_blocks.{i}"), x)?;
             if let Some(within) = within {
-                taps.push(Tensor::cat(&[&within, x], 2)?);
+                taps.push(join_channels(&within, x)?);
             }
         }
         Ok(taps)

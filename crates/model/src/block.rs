@@ -1,8 +1,9 @@
 //! The transformer block that patch embedding, aggregator and camera head share.
 
 use candle_core::{IndexOp, Tensor};
+use periplus_cache::KvCache;
 use periplus_kernels::linear::Activation;
-use periplus_kernels::rotary::{Rotary, norm_rotate};
+use periplus_kernels::rotary::{HeadNorms, Rotary, norm_rotate, norm_rotate_append};
 
 use crate::ModelError;
 use crate::layers::{LayerNorm, Linear, Loader};
@@ -75,13 +76,35 @@ impl RotaryBlock {
         })
     }
 
-    /// As [`Block::qkv`], with queries and keys normed and turned by `rotary`, whose table covers the tokens of one
-    /// frame (shared by all) or of all frames.
+    /// As [`Block::qkv`], with queries and keys normed and turned by `rotary`, whose table all frames share.
     pub(crate) fn qkv(&self, x: &Tensor, rotary: &Rotary) -> Result<Tensor, ModelError> {
         let qkv = self.block.qkv(x)?;
-        let (q, k) = ((&self.q_norm.weight, &self.q_norm.bias), (&self.k_norm.weight, &self.k_norm.bias));
-        norm_rotate(&qkv.flatten(0, 1)?, q, k, Self::EPS, rotary)?;
+        norm_rotate(&qkv.flatten(0, 1)?, &self.norms(), rotary)?;
         Ok(qkv)
+    }
+
+    /// As [`RotaryBlock::qkv`], with keys and values in the pages that `cache` has open, and only there: `[frames * tokens, 3,
+    /// heads, head_dim]`, of which the queries count.
+    pub(crate) fn queries(
+        &self,
+        x: &Tensor,
+        rotary: &Rotary,
+        cache: &mut KvCache,
+        layer: usize,
+    ) -> Result<Tensor, ModelError> {
+        let qkv = self.block.qkv(x)?.flatten(0, 1)?;
+        cache.write(layer, &qkv, |pool, page, qkv, frame| {
+            norm_rotate_append(qkv, &self.norms(), &rotary.of_frame(frame)?, pool, page)
+        })?;
+        Ok(qkv)
+    }
+
+    fn norms(&self) -> HeadNorms<'_> {
+        HeadNorms {
+            queries: (&self.q_norm.weight, &self.q_norm.bias),
+            keys: (&self.k_norm.weight, &self.k_norm.bias),
+            eps: Self::EPS,
+        }
     }
 
     /// As [`Block::finish`].

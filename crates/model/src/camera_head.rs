@@ -1,9 +1,11 @@
 //! From camera tokens to poses, in a few passes of refinement.
 
-use candle_core::{D, DType, Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use periplus_cache::GrowingRows;
 use periplus_kernels::attention::paged_attention;
+use periplus_kernels::conv::relu_in_place;
 use periplus_kernels::linear::Activation;
+use periplus_kernels::modulation::modulate;
 
 use crate::ModelError;
 use crate::block::Block;
@@ -89,20 +91,13 @@ impl CameraHead {
     pub(crate) fn forward(&self, tokens: &Tensor, cache: &mut CameraCache) -> Result<Tensor, ModelError> {
         let base = self.token_norm.forward(tokens)?;
         let normed = self.adaptive_norm.forward(&base)?;
-        let mut pose: Option<Tensor> = None;
-        for stores in cache.0.chunks_mut(self.trunk.len()) {
-            let given = match &pose {
-                Some(pose) => pose.clone(),
-                None => self.empty_pose.repeat((base.dim(0)?, 1))?,
-            };
-            let modulation = self
-                .modulation
-                .forward(&self.embed_pose.forward(&given, Activation::Identity)?.silu()?, Activation::Identity)?;
-            let [shift, scale, gate] = modulation.chunk(3, D::Minus1)?.try_into().map_err(|_| {
-                candle_core::Error::Msg("the modulation of the camera head does not split in three".into())
-            })?;
-            let modulated = ((&normed * (scale + 1.0)?)? + shift)?;
-            let x = (&base + (gate * modulated)?)?.unsqueeze(0)?;
+        let frames = base.dim(0)?;
+        let pose = Tensor::zeros((frames, POSE), DType::F32, base.device())?;
+        for (pass, stores) in cache.0.chunks_mut(self.trunk.len()).enumerate() {
+            let given = if pass == 0 { self.empty_pose.repeat((frames, 1))? } else { pose.clone() };
+            let embedded = self.embed_pose.forward(&given, Activation::Silu)?;
+            let modulation = self.modulation.forward(&embedded, Activation::Identity)?;
+            let x = modulate(&base, &normed, &modulation)?.unsqueeze(0)?;
             for (block, store) in self.trunk.iter().zip(stores) {
                 let qkv = block.qkv(&x)?.squeeze(0)?;
                 store.append(&qkv)?;
@@ -110,14 +105,9 @@ impl CameraHead {
                 block.finish(&x, &attended.unsqueeze(0)?)?;
             }
             let y = self.trunk_norm.forward(&x.squeeze(0)?)?;
-            let delta = self.branch[1].forward(&self.branch[0].forward(&y, Activation::Gelu)?, Activation::Identity)?;
-            pose = Some(match pose {
-                Some(pose) => (pose + delta)?,
-                None => delta,
-            });
+            self.branch[1].forward_add(&pose, &self.branch[0].forward(&y, Activation::Gelu)?)?;
         }
-        let pose = pose.ok_or_else(|| candle_core::Error::Msg("the camera head was given no pass to make".into()))?;
-        let fields_of_view = pose.narrow(1, TRANSLATION_AND_ROTATION, POSE - TRANSLATION_AND_ROTATION)?.relu()?;
-        Ok(Tensor::cat(&[&pose.narrow(1, 0, TRANSLATION_AND_ROTATION)?, &fields_of_view], 1)?)
+        relu_in_place(&pose, TRANSLATION_AND_ROTATION)?;
+        Ok(pose)
     }
 }

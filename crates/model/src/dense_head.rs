@@ -3,21 +3,13 @@
 use candle_core::{D, Device, Tensor};
 use periplus_kernels::conv::{add_plane, conv2d, conv2d_add, depth_to_space, relu_in_place};
 use periplus_kernels::linear::Activation;
-use periplus_kernels::resample::bilinear;
+use periplus_kernels::prediction::{ValueActivation, predict};
+use periplus_kernels::resample::{bilinear, bilinear_add};
 
 use crate::ModelError;
 use crate::config::Config;
 use crate::layers::{LayerNorm, Linear, Loader};
 use crate::position::Grid;
-
-/// What turns the head's raw output into a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ValueActivation {
-    /// exp(x): depth.
-    Exp,
-    /// sign(x) (exp(|x|) - 1): points.
-    InverseLog,
-}
 
 /// A convolution over channels-last pictures.
 struct Conv {
@@ -80,7 +72,7 @@ impl ResidualUnit {
 
     /// In place.
     fn forward(&self, x: &Tensor) -> Result<(), ModelError> {
-        relu_in_place(x)?;
+        relu_in_place(x, 0)?;
         let hidden = self.conv1.forward(x, 1, Activation::Relu)?;
         Ok(conv2d_add(x, &hidden, &self.conv2.weight, self.conv2.bias.as_ref(), self.conv2.padding)?)
     }
@@ -104,7 +96,8 @@ pub(crate) struct DenseHead {
     fusions: Vec<Fusion>,
     output_conv1: Conv,
     output_conv2: Conv,
-    output: Linear,
+    /// Weight and bias of the last 1 x 1 convolution, float32.
+    output: (Tensor, Tensor),
     special: usize,
     patch: usize,
     activation: ValueActivation,
@@ -136,42 +129,54 @@ impl DenseHead {
             fusions: [4, 3, 2, 1].into_iter().map(fusion).collect::<Result<_, _>>()?,
             output_conv1: Conv::load(&scratch.pp("output_conv1"), true)?,
             output_conv2: Conv::load(&scratch.pp("output_conv2.0"), true)?,
-            output: pointwise(&scratch.pp("output_conv2.2"))?,
+            output: {
+                let at = scratch.pp("output_conv2.2");
+                (at.small("weight")?.flatten_from(1)?, at.small("bias")?)
+            },
             special: config.num_special(),
             patch: config.patch_size,
             activation,
         })
     }
 
-    /// taps `[frames, tokens, 2 channels]` -> values `[frames, height, width, n]` and confidences
-    /// `[frames, height, width]`, n = 1 for depth and 3 for points.
+    /// taps `[frames, tokens, 2 channels]`, planes as [`DenseHead::planes`] of their grid makes them -> values `[frames,
+    /// height, width, n]` and confidences `[frames, height, width]`, n = 1 for depth and 3 for points.
     ///
     /// One frame at a time: at full resolution a frame's features are many times its tokens.
-    pub(crate) fn forward(&self, taps: &[Tensor], grid: Grid) -> Result<(Tensor, Tensor), ModelError> {
+    pub(crate) fn forward(&self, taps: &[Tensor], grid: Grid, planes: &Planes) -> Result<(Tensor, Tensor), ModelError> {
         let frames = taps.first().map_or(Ok(0), |tap| tap.dim(0))?;
-        let (mut values, mut confidences) = (Vec::with_capacity(frames), Vec::with_capacity(frames));
-        for frame in 0..frames {
-            let raw = self.frame(taps, frame, grid)?;
-            let n = raw.dim(D::Minus1)? - 1;
-            let value = raw.narrow(D::Minus1, 0, n)?;
-            values.push(match self.activation {
-                ValueActivation::Exp => value.exp()?,
-                ValueActivation::InverseLog => inverse_log(&value)?,
-            });
-            confidences.push((raw.narrow(D::Minus1, n, 1)?.squeeze(D::Minus1)?.exp()? + 1.0)?);
-        }
+        let answers = (0..frames).map(|frame| self.frame(taps, frame, grid, planes)).collect::<Result<Vec<_>, _>>()?;
+        let (values, confidences): (Vec<_>, Vec<_>) = answers.into_iter().unzip();
         Ok((Tensor::cat(&values, 0)?, Tensor::cat(&confidences, 0)?))
     }
 
-    /// Raw output of one frame: `[1, height, width, n + 1]`.
-    fn frame(&self, taps: &[Tensor], frame: usize, grid: Grid) -> Result<Tensor, ModelError> {
+    /// The embeddings of places that pictures of `grid` ask for.
+    pub(crate) fn planes(&self, grid: Grid, device: &Device) -> Result<Planes, ModelError> {
+        let (height, width) = (grid.rows * self.patch, grid.cols * self.patch);
+        let aspect = width as f64 / height as f64;
+        let levels =
+            self.projects.iter().map(|project| Plane::new(grid.rows, grid.cols, aspect, project.outputs()?, device));
+        Ok(Planes {
+            levels: levels.collect::<Result<_, _>>()?,
+            output: Plane::new(height, width, aspect, self.output_conv1.weight.dim(0)?, device)?,
+        })
+    }
+
+    /// Values and confidences of one frame.
+    fn frame(
+        &self,
+        taps: &[Tensor],
+        frame: usize,
+        grid: Grid,
+        planes: &Planes,
+    ) -> Result<(Tensor, Tensor), ModelError> {
         let (height, width) = (grid.rows * self.patch, grid.cols * self.patch);
         let mut levels = Vec::with_capacity(taps.len());
         for (i, tap) in taps.iter().enumerate() {
             let patches = self.norm.forward(&tap.narrow(0, frame, 1)?.narrow(1, self.special, grid.patches())?)?;
             let x = self.projects[i].forward(&patches, Activation::Identity)?;
             let x = x.reshape((1, grid.rows, grid.cols, x.dim(D::Minus1)?))?;
-            add_position(&x, width as f64 / height as f64)?;
+            planes.levels[i].add_to(&x)?;
             let x = match &self.resize[i] {
                 Resize::Up(upscale) => upscale.forward(&x)?,
                 Resize::Keep => x,
@@ -181,54 +186,60 @@ impl DenseHead {
         }
         let mut coarser: Option<Tensor> = None;
         for fusion in &self.fusions {
-            let Some(level) = levels.pop() else { break };
+            let Some(x) = levels.pop() else { break };
             if let Some(unit) = &fusion.unit1 {
-                unit.forward(&level)?;
+                unit.forward(&x)?;
             }
-            let x = match coarser {
-                Some(coarser) => (level + coarser)?,
-                None => level,
-            };
+            if let Some(coarser) = coarser {
+                bilinear_add(&x, &coarser)?;
+            }
             fusion.unit2.forward(&x)?;
-            let (h, w) = match levels.last() {
-                Some(finer) => (finer.dim(1)?, finer.dim(2)?),
-                None => (2 * x.dim(1)?, 2 * x.dim(2)?),
-            };
-            // The 1 x 1 convolution and the interpolation commute (both are linear and the weights of the latter sum
-            // to 1), and it is cheaper on the coarse side.
-            let x = fusion.out_conv.forward(&x, Activation::Identity)?;
-            coarser = Some(bilinear(&x, h, w)?);
+            // The 1 x 1 convolution and the interpolation that follows commute (both are linear and the weights of the
+            // latter sum to 1), and it is cheaper on the coarse side.
+            coarser = Some(fusion.out_conv.forward(&x, Activation::Identity)?);
         }
         let Some(x) = coarser else {
             return Err(candle_core::Error::Msg("the dense head was given no taps".into()).into());
         };
+        let x = bilinear(&x, 2 * x.dim(1)?, 2 * x.dim(2)?)?;
         let x = bilinear(&self.output_conv1.forward(&x, 1, Activation::Identity)?, height, width)?;
-        add_position(&x, width as f64 / height as f64)?;
+        planes.output.add_to(&x)?;
         let x = self.output_conv2.forward(&x, 1, Activation::Relu)?;
-        self.output.forward(&x, Activation::Identity)
+        Ok(predict(&x, &self.output.0, &self.output.1, self.activation)?)
+    }
+}
+
+/// The embedded places of one size of pictures.
+pub(crate) struct Planes {
+    levels: Vec<Plane>,
+    output: Plane,
+}
+
+/// 0.1 x the sinusoidal embedding of each pixel's place on the image plane: half of the channels tell x, half y. The
+/// plane's diagonal is 2 long whatever its aspect (width / height).
+struct Plane {
+    across: Tensor,
+    down: Tensor,
+}
+
+impl Plane {
+    fn new(height: usize, width: usize, aspect: f64, channels: usize, device: &Device) -> Result<Self, ModelError> {
+        let diagonal = aspect.hypot(1.0);
+        Ok(Self {
+            across: waves(width, aspect / diagonal, channels, device)?,
+            down: waves(height, 1.0 / diagonal, channels, device)?,
+        })
+    }
+
+    /// x `[1, h, w, channels]`, in place.
+    fn add_to(&self, x: &Tensor) -> Result<(), ModelError> {
+        Ok(add_plane(x, &self.across, &self.down)?)
     }
 }
 
 /// A 1 x 1 convolution: a linear layer over channels.
 fn pointwise(at: &Loader) -> Result<Linear, ModelError> {
     Linear::from_host(at, &at.host("weight")?.flatten_from(1)?, Some(&at.host("bias")?))
-}
-
-/// sign(x) (exp(|x|) - 1). For small x the difference loses digits that a series keeps, hence expm1 on the host.
-fn inverse_log(x: &Tensor) -> Result<Tensor, ModelError> {
-    let values = x.flatten_all()?.to_vec1::<f32>()?;
-    let values: Vec<f32> = values.into_iter().map(|v| v.abs().exp_m1().copysign(v)).collect();
-    Ok(Tensor::from_vec(values, x.shape(), x.device())?)
-}
-
-/// Adds 0.1 x the sinusoidal embedding of each pixel's place on the image plane to x `[1, h, w, channels]`, in place:
-/// half of the channels tell x, half y. The plane's diagonal is 2 long whatever its `aspect` (width / height).
-fn add_position(x: &Tensor, aspect: f64) -> Result<(), ModelError> {
-    let (_, h, w, channels) = x.dims4()?;
-    let diagonal = aspect.hypot(1.0);
-    let u = waves(w, aspect / diagonal, channels, x.device())?;
-    let v = waves(h, 1.0 / diagonal, channels, x.device())?;
-    Ok(add_plane(x, &u, &v)?)
 }
 
 /// Sines, then cosines, of `count` places from -reach to reach (pixel centres): `[count, channels / 2]`.

@@ -10,6 +10,9 @@ pub enum ModelError {
     /// The weights.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// The device to run on.
+    #[error(transparent)]
+    Device(#[from] periplus_kernels::device::DeviceError),
     /// The key-value cache.
     #[error(transparent)]
     Cache(#[from] periplus_cache::Error),

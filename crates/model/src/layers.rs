@@ -49,6 +49,11 @@ impl<'a> Loader<'a> {
         self.device
     }
 
+    /// What goes from layer to layer here is stored in: the dtype of products on a card, float32 on the CPU.
+    pub(crate) fn activations(&self) -> DType {
+        if self.device.is_cuda() { self.dtype } else { DType::F32 }
+    }
+
     /// Stores the weight of a product: this loader's dtype and device. Numbers that are too large for float16 are an
     /// error: infinite weights would answer with NaN.
     pub(crate) fn store(&self, weight: &Tensor) -> Result<Tensor, ModelError> {
@@ -83,6 +88,11 @@ impl Linear {
         Ok(Self { weight: at.store(weight)?, bias })
     }
 
+    /// Channels of the result.
+    pub(crate) fn outputs(&self) -> Result<usize, ModelError> {
+        Ok(self.weight.dim(0)?)
+    }
+
     pub(crate) fn forward(&self, x: &Tensor, activation: Activation) -> Result<Tensor, ModelError> {
         Ok(linear(x, &self.weight, self.bias.as_ref(), activation)?)
     }
@@ -98,20 +108,28 @@ pub(crate) struct LayerNorm {
     pub(crate) weight: Tensor,
     pub(crate) bias: Tensor,
     eps: f32,
+    /// What the result is stored in.
+    dtype: DType,
 }
 
 impl LayerNorm {
     pub(crate) fn load(at: &Loader, eps: f32) -> Result<Self, ModelError> {
-        Ok(Self { weight: at.small("weight")?, bias: at.small("bias")?, eps })
+        Ok(Self { weight: at.small("weight")?, bias: at.small("bias")?, eps, dtype: at.activations() })
+    }
+
+    /// With its result in float32, for tokens that blocks add to.
+    pub(crate) fn in_float32(self) -> Self {
+        Self { dtype: DType::F32, ..self }
     }
 
     /// Without weights of its own: (x - mean) / sqrt(variance + eps).
     pub(crate) fn plain(at: &Loader, channels: usize, eps: f32) -> Result<Self, ModelError> {
-        let weight = Tensor::ones(channels, DType::F32, at.device)?;
-        Ok(Self { bias: weight.zeros_like()?, weight, eps })
+        let weight = Tensor::from_vec(vec![1.0_f32; channels], channels, at.device)?;
+        Ok(Self { bias: weight.zeros_like()?, weight, eps, dtype: at.activations() })
     }
 
+    /// x is float32.
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
-        Ok(layer_norm(x, &self.weight, &self.bias, self.eps)?)
+        Ok(layer_norm(x, &self.weight, &self.bias, self.eps, self.dtype)?)
     }
 }

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, IndexOp, Tensor};
 use periplus_kernels::attention::self_attention;
-use periplus_kernels::linear::Activation;
+use periplus_kernels::patches::patches;
 
 use crate::ModelError;
 use crate::block::Block;
@@ -17,7 +17,7 @@ const DEVIATION: [f32; 3] = [0.229, 0.224, 0.225];
 /// The vision transformer and what stands in front of it.
 pub(crate) struct PatchEmbed {
     proj: Linear,
-    /// Class token plus its position, then register tokens (which have none): `[1 + registers, channels]`.
+    /// Class token plus its position, then register tokens (which have none): `[1 + registers, channels]`, in main memory.
     prefix: Tensor,
     /// Position embedding of the patches as trained, `[side, side, channels]` row-major.
     positions: Vec<f32>,
@@ -25,6 +25,8 @@ pub(crate) struct PatchEmbed {
     blocks: Vec<Block>,
     norm: LayerNorm,
     patch: usize,
+    /// What the patches are stored in for their product.
+    dtype: DType,
     scale: Tensor,
     shift: Tensor,
 }
@@ -50,44 +52,47 @@ impl PatchEmbed {
         let device = at.device();
         Ok(Self {
             proj,
-            prefix: prefix.to_device(device)?,
+            prefix,
             positions,
             side: config.pos_grid,
             blocks,
-            norm: LayerNorm::load(&at.pp("norm"), EPS)?,
+            norm: LayerNorm::load(&at.pp("norm"), EPS)?.in_float32(),
             patch,
+            dtype: at.activations(),
             scale: Tensor::new(&DEVIATION.map(|d| 1.0 / (255.0 * d)), device)?,
             shift: Tensor::from_iter(MEAN.iter().zip(DEVIATION).map(|(m, d)| m / d), device)?,
         })
     }
 
-    /// frames `[frames, height, width, 3]` bytes, positions as [`PatchEmbed::positions`] of their grid makes them
+    /// frames `[frames, height, width, 3]` bytes, start as [`PatchEmbed::start`] of their grid makes it
     /// -> `[frames, patches, channels]`.
     ///
     /// One frame at a time, which bounds the memory of the scale pass.
-    pub(crate) fn forward(&self, frames: &Tensor, grid: Grid, positions: &Tensor) -> Result<Tensor, ModelError> {
-        let tokens =
-            (0..frames.dim(0)?).map(|i| self.frame(&frames.i(i)?, grid, positions)).collect::<Result<Vec<_>, _>>()?;
+    pub(crate) fn forward(&self, frames: &Tensor, grid: Grid, start: &Tensor) -> Result<Tensor, ModelError> {
+        let tokens = (0..frames.dim(0)?)
+            .map(|frame| self.frame(&frames.narrow(0, frame, 1)?, grid, start))
+            .collect::<Result<Vec<_>, _>>()?;
         Ok(Tensor::cat(&tokens, 0)?)
     }
 
-    fn frame(&self, pixels: &Tensor, grid: Grid, positions: &Tensor) -> Result<Tensor, ModelError> {
-        let patch = self.patch;
-        let pixels = pixels.to_dtype(DType::F32)?.broadcast_mul(&self.scale)?.broadcast_sub(&self.shift)?;
-        let patches = pixels.reshape((grid.rows, patch, grid.cols, patch * 3))?.transpose(1, 2)?.contiguous()?;
-        let patches = patches.reshape((grid.patches(), patch * patch * 3))?;
-        let patches = (self.proj.forward(&patches, Activation::Identity)? + positions)?;
-        let x = Tensor::cat(&[&self.prefix, &patches], 0)?.unsqueeze(0)?;
+    fn frame(&self, pixels: &Tensor, grid: Grid, start: &Tensor) -> Result<Tensor, ModelError> {
+        let prefix = self.prefix.dim(0)?;
+        let x = start.copy()?;
+        let patches = patches(pixels, &self.scale, &self.shift, self.patch, self.dtype)?;
+        self.proj.forward_add(&x.narrow(1, prefix, grid.patches())?, &patches)?;
         for block in &self.blocks {
             block.finish(&x, &self_attention(&block.qkv(&x)?)?)?;
         }
-        self.norm.forward(&x.narrow(1, self.prefix.dim(0)?, grid.patches())?)
+        self.norm.forward(&x.narrow(1, prefix, grid.patches())?)
     }
 
-    /// The position embedding of the patches of `grid`: `[patches, channels]`.
-    pub(crate) fn positions(&self, grid: Grid) -> Result<Tensor, ModelError> {
+    /// What the embedded patches of `grid` are added to: `[1, 1 + registers + patches, channels]`, the class and register
+    /// tokens and the positions of the patches.
+    pub(crate) fn start(&self, grid: Grid) -> Result<Tensor, ModelError> {
         let channels = self.prefix.dim(1)?;
-        let values = resample_bicubic(&self.positions, self.side, channels, grid);
-        Ok(Tensor::from_vec(values, (grid.patches(), channels), self.prefix.device())?)
+        let positions = resample_bicubic(&self.positions, self.side, channels, grid);
+        let positions = Tensor::from_vec(positions, (grid.patches(), channels), self.prefix.device())?;
+        let start = Tensor::cat(&[&self.prefix, &positions], 0)?.unsqueeze(0)?;
+        Ok(start.to_device(self.scale.device())?)
     }
 }

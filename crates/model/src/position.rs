@@ -34,13 +34,12 @@ pub(crate) fn rotary_2d(grid: Grid, special: usize, head_dim: usize, device: &De
     rotary(&angles.collect::<Vec<_>>(), special + grid.patches(), Pairing::SplitHalves, device)
 }
 
-/// Angles for the global blocks, a table for any frame: base 10000, 10 + 11 + 11 pairs turn by time, row and column.
+/// Angles for the global blocks: base 10000, 10 + 11 + 11 pairs turn by time, row and column.
 ///
 /// Special token j of a frame sits at (t, j, j), patch (r, c) at (t, special + r, special + c).
 pub(crate) struct Rotary3d {
-    /// `[tokens, head_dim / 2]`, the time columns zero.
-    places: Vec<f64>,
-    pairs: usize,
+    /// The columns of time hold nothing of use.
+    places: Rotary,
     time: Vec<f64>,
 }
 
@@ -50,34 +49,32 @@ impl Rotary3d {
     /// How the channels of a head are shared out. 20 + 22 + 22 for 64.
     const CHANNELS: [usize; 3] = [20, 22, 22];
 
-    pub(crate) fn new(grid: Grid, special: usize) -> Self {
+    pub(crate) fn new(grid: Grid, special: usize, device: &Device) -> Result<Self, ModelError> {
         let frequencies = |channels: usize| {
             (0..channels / 2).map(move |i| Self::BASE.powf(-2.0 * i as f64 / channels as f64)).collect::<Vec<_>>()
         };
         let [time, row, col] = Self::CHANNELS.map(frequencies);
         let places = (0..special).map(|j| (j, j)).chain(grid.places().map(|(r, c)| (special + r, special + c)));
-        let places = places
+        let angles: Vec<f64> = places
             .flat_map(|(r, c)| {
                 let rows = row.iter().map(move |f| r as f64 * f);
                 let cols = col.iter().map(move |f| c as f64 * f);
                 std::iter::repeat_n(0.0, time.len()).chain(rows).chain(cols)
             })
             .collect();
-        Self { places, pairs: time.len() + row.len() + col.len(), time }
+        Ok(Self { places: rotary(&angles, special + grid.patches(), Pairing::Interleaved, device)?, time })
     }
 
-    /// The table of `count` frames from time index `first` on.
-    pub(crate) fn at(&self, first: usize, count: usize, device: &Device) -> Result<Rotary, ModelError> {
-        let mut angles = self.places.repeat(count);
-        for (t, frame) in (first..).zip(angles.chunks_mut(self.places.len())) {
-            for token in frame.chunks_mut(self.pairs) {
-                for (angle, frequency) in token.iter_mut().zip(&self.time) {
-                    *angle = t as f64 * frequency;
-                }
-            }
+    /// The angles of `count` frames from time index `first` on.
+    pub(crate) fn at(&self, first: usize, count: usize) -> Result<Rotary, ModelError> {
+        let mut times = Vec::with_capacity(count * 2 * self.time.len());
+        for t in (first..).take(count) {
+            let angles = || self.time.iter().map(|frequency| t as f64 * frequency);
+            times.extend(angles().map(|angle| angle.cos() as f32));
+            times.extend(angles().map(|angle| angle.sin() as f32));
         }
-        let tokens = angles.len() / self.pairs;
-        rotary(&angles, tokens, Pairing::Interleaved, device)
+        let times = Tensor::from_vec(times, (count, 2, self.time.len()), self.places.cos.device())?;
+        Ok(Rotary { times: Some(times), ..self.places.clone() })
     }
 }
 
@@ -85,7 +82,7 @@ fn rotary(angles: &[f64], tokens: usize, pairing: Pairing, device: &Device) -> R
     let shape = (tokens, angles.len() / tokens);
     let table =
         |f: fn(f64) -> f64| Tensor::from_vec(angles.iter().map(|a| f(*a) as f32).collect::<Vec<_>>(), shape, device);
-    Ok(Rotary { cos: table(f64::cos)?, sin: table(f64::sin)?, pairing })
+    Ok(Rotary { cos: table(f64::cos)?, sin: table(f64::sin)?, times: None, pairing })
 }
 
 /// Resamples a square position embedding `[side, side, channels]` (row-major) to `grid`, bicubic with antialiasing

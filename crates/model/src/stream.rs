@@ -8,6 +8,7 @@ use periplus_kernels::rotary::Rotary;
 
 use crate::camera_head::CameraCache;
 use crate::config::StreamSettings;
+use crate::dense_head::Planes;
 use crate::position::{Grid, Rotary3d, rotary_2d};
 use crate::trace::Trace;
 use crate::{Model, ModelError, Observer};
@@ -27,9 +28,11 @@ pub struct Stream {
 /// What depends on the picture size alone.
 struct Tables {
     grid: Grid,
-    positions: Tensor,
+    start: Tensor,
     within_frame: Rotary,
     across_frames: Rotary3d,
+    depth_planes: Planes,
+    point_planes: Option<Planes>,
 }
 
 /// What the network says of the frames pushed together.
@@ -157,29 +160,30 @@ impl Stream {
 
         let x = {
             let _span = tracing::trace_span!("patch_embed").entered();
-            let patches = model.patch_embed.forward(&frames.to_device(&model.device)?, grid, &tables.positions)?;
+            let patches = model.patch_embed.forward(&frames.to_device(&model.device)?, grid, &tables.start)?;
             trace.note(|| "patch_tokens".into(), &patches)?;
             model.aggregator.tokens(&patches, time, scale_frames)?
         };
         self.cache.begin(pass, x.dim(1)?)?;
-        let across_frames = tables.across_frames.at(time, count, &model.device)?;
+        let across_frames = tables.across_frames.at(time, count)?;
         let taps = model.aggregator.forward(&x, &tables.within_frame, &across_frames, &mut self.cache, trace)?;
         let pose_enc = {
             let _span = tracing::trace_span!("camera_head").entered();
             let last = taps.last().ok_or_else(|| candle_core::Error::Msg("the aggregator has no taps".into()))?;
-            model.camera_head.forward(&last.i((.., 0))?.contiguous()?, &mut self.camera)?
+            let first = (0..count).map(|frame| last.i((frame, 0..1))).collect::<Result<Vec<_>, _>>()?;
+            model.camera_head.forward(&Tensor::cat(&first, 0)?, &mut self.camera)?
         };
         trace.note(|| "pose_enc".into(), &pose_enc)?;
         let (depth, depth_conf) = {
             let _span = tracing::trace_span!("depth_head").entered();
-            model.depth_head.forward(&taps, grid)?
+            model.depth_head.forward(&taps, grid, &tables.depth_planes)?
         };
-        let world_points = match &model.point_head {
-            Some(head) => {
+        let world_points = match (&model.point_head, &tables.point_planes) {
+            (Some(head), Some(planes)) => {
                 let _span = tracing::trace_span!("point_head").entered();
-                Some(head.forward(&taps, grid)?)
+                Some(head.forward(&taps, grid, planes)?)
             }
-            None => None,
+            _ => None,
         };
         Ok(Prediction { pose_enc, depth: depth.squeeze(3)?, depth_conf, world_points })
     }
@@ -191,9 +195,11 @@ impl Tables {
         let head_dim = model.config.embed_dim / model.config.num_heads;
         Ok(Self {
             grid,
-            positions: model.patch_embed.positions(grid)?,
+            start: model.patch_embed.start(grid)?,
             within_frame: rotary_2d(grid, special, head_dim, &model.device)?,
-            across_frames: Rotary3d::new(grid, special),
+            across_frames: Rotary3d::new(grid, special, &model.device)?,
+            depth_planes: model.depth_head.planes(grid, &model.device)?,
+            point_planes: model.point_head.as_ref().map(|head| head.planes(grid, &model.device)).transpose()?,
         })
     }
 }

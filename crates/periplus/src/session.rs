@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use candle_core::{IndexOp, Tensor};
+use candle_core::Tensor;
 use periplus_frames::Frame;
 use periplus_geometry::{FrameOutput, PoseEncoding, Raster, WorldPoints};
+use periplus_kernels::download::Download;
 use periplus_model::config::{Config, StreamSettings};
 use periplus_model::{Model, Prediction, Stream};
 
@@ -50,6 +51,7 @@ pub struct Session {
     stream: Stream,
     config: SessionConfig,
     phase: Phase,
+    download: Download,
     answered: usize,
 }
 
@@ -69,7 +71,7 @@ impl Session {
     pub(crate) fn new(model: Arc<Model>, config: SessionConfig) -> Result<Self, EngineError> {
         config.keyframes.check().map_err(EngineError::Setting)?;
         let stream = Stream::new(model, &config.stream)?;
-        Ok(Self { stream, config, phase: Phase::Waiting(Vec::new()), answered: 0 })
+        Ok(Self { stream, config, phase: Phase::Waiting(Vec::new()), download: Download::default(), answered: 0 })
     }
 
     /// Takes the next frame. Returns nothing until the scale frames are complete, then all of them, then one answer
@@ -157,12 +159,14 @@ impl Session {
         };
         let started = Instant::now();
         let tensors = frames.iter().map(|frame| pixels(self.stream.model(), frame)).collect::<Result<Vec<_>, _>>()?;
-        let prediction = Host::read(&self.stream.push(&Tensor::cat(&tensors, 0)?, true)?)?;
+        let prediction = self.stream.push(&Tensor::cat(&tensors, 0)?, true)?;
+        let Host(numbers) = Host::read(&prediction, &mut self.download)?;
         let elapsed = started.elapsed() / u32::try_from(frames.len()).unwrap_or(u32::MAX);
         let outputs = frames
             .iter()
+            .zip(numbers)
             .enumerate()
-            .map(|(i, frame)| prediction.output(i, frame, self.answered + i, true, elapsed))
+            .map(|(i, (frame, numbers))| numbers.output(frame, self.answered + i, true, elapsed))
             .collect::<Result<Vec<_>, _>>()?;
         self.stream.accept()?;
         self.answered += outputs.len();
@@ -180,8 +184,10 @@ impl Session {
         let started = Instant::now();
         let rule = self.config.keyframes;
         let tensor = pixels(self.stream.model(), frame)?;
-        let prediction = Host::read(&self.stream.push(&tensor, history.foreseen(rule))?)?;
-        let mut output = prediction.output(0, frame, self.answered, false, Duration::ZERO)?;
+        let prediction = self.stream.push(&tensor, history.foreseen(rule))?;
+        let Host(mut numbers) = Host::read(&prediction, &mut self.download)?;
+        let numbers = numbers.pop().ok_or_else(|| EngineError::Answer("no frame".into()))?;
+        let mut output = numbers.output(frame, self.answered, false, Duration::ZERO)?;
         output.keyframe = history.decide(rule, &output.pose_encoding, &output.depth);
         if output.keyframe {
             self.stream.accept()?;
@@ -201,47 +207,59 @@ fn size(frame: &Frame) -> (usize, usize) {
 /// `[1, height, width, 3]` bytes on the model's device.
 fn pixels(model: &Model, frame: &Frame) -> Result<Tensor, EngineError> {
     let (width, height) = size(frame);
+    let _span = tracing::trace_span!("copies").entered();
     Ok(Tensor::from_slice(frame.pixels.values().as_flattened(), (1, height, width, 3), model.device())?)
 }
 
-/// A prediction copied to main memory.
-struct Host {
-    pose_enc: Vec<Vec<f32>>,
-    depth: Tensor,
-    confidence: Tensor,
-    world_points: Option<(Tensor, Tensor)>,
+/// A prediction copied to main memory, frame by frame.
+struct Host(Vec<FrameNumbers>);
+
+/// What the network says of one frame.
+struct FrameNumbers {
+    pose: Vec<f32>,
+    depth: Vec<f32>,
+    confidence: Vec<f32>,
+    /// Points and their confidence.
+    world_points: Option<(Vec<f32>, Vec<f32>)>,
 }
 
 impl Host {
-    fn read(prediction: &Prediction) -> Result<Self, EngineError> {
-        let host = |tensor: &Tensor| tensor.to_device(&candle_core::Device::Cpu);
-        Ok(Self {
-            pose_enc: prediction.pose_enc.to_vec2()?,
-            depth: host(&prediction.depth)?,
-            confidence: host(&prediction.depth_conf)?,
-            world_points: match &prediction.world_points {
-                Some((points, confidence)) => Some((host(points)?, host(confidence)?)),
-                None => None,
-            },
-        })
+    fn read(prediction: &Prediction, download: &mut Download) -> Result<Self, EngineError> {
+        let Prediction { pose_enc, depth, depth_conf, world_points } = prediction;
+        let mut parts = vec![pose_enc, depth, depth_conf];
+        parts.extend(world_points.iter().flat_map(|(points, confidence)| [points, confidence]));
+        let frames = pose_enc.dim(0)?;
+        let tensors = (0..frames)
+            .flat_map(|i| parts.iter().map(move |part| part.narrow(0, i, 1)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let _span = tracing::trace_span!("copies").entered();
+        let mut numbers = download.read(&tensors)?.into_iter();
+        let mut frame = || {
+            let [pose, depth, confidence] = [numbers.next()?, numbers.next()?, numbers.next()?];
+            let world_points = if parts.len() > 3 { Some((numbers.next()?, numbers.next()?)) } else { None };
+            Some(FrameNumbers { pose, depth, confidence, world_points })
+        };
+        Ok(Self(std::iter::from_fn(|| frame()).take(frames).collect()))
     }
+}
 
-    /// The answer for frame `i` of this prediction, which is number `index` of the stream.
+impl FrameNumbers {
+    /// The answer for `frame`, which is number `index` of the stream.
     fn output(
-        &self,
-        i: usize,
+        self,
         frame: &Frame,
         index: usize,
         keyframe: bool,
         elapsed: Duration,
     ) -> Result<FrameOutput, EngineError> {
-        let pose = <[f32; 9]>::try_from(self.pose_enc[i].as_slice())
-            .map_err(|_| EngineError::Answer(format!("a pose of {} numbers", self.pose_enc[i].len())))?;
+        let pose = <[f32; 9]>::try_from(self.pose.as_slice())
+            .map_err(|_| EngineError::Answer(format!("a pose of {} numbers", self.pose.len())))?;
         if pose.iter().any(|number| !number.is_finite()) {
             return Err(EngineError::NotFinite { index });
         }
         let pose_encoding = PoseEncoding(pose);
         let [width, height] = frame.viewport.network;
+        let size = size(frame);
         Ok(FrameOutput {
             index,
             name: frame.name.clone(),
@@ -251,11 +269,12 @@ impl Host {
             camera_to_world: pose_encoding.camera_to_world(),
             intrinsics: pose_encoding.intrinsics(width, height),
             viewport: frame.viewport,
-            depth: raster(&self.depth.i(i)?)?,
-            confidence: raster(&self.confidence.i(i)?)?,
-            world_points: match &self.world_points {
+            depth: raster(size, self.depth)?,
+            confidence: raster(size, self.confidence)?,
+            world_points: match self.world_points {
                 Some((points, confidence)) => {
-                    Some(WorldPoints { points: points_raster(&points.i(i)?)?, confidence: raster(&confidence.i(i)?)? })
+                    let (points, _) = points.as_chunks::<3>();
+                    Some(WorldPoints { points: raster(size, points.to_vec())?, confidence: raster(size, confidence)? })
                 }
                 None => None,
             },
@@ -265,17 +284,9 @@ impl Host {
     }
 }
 
-/// `[height, width]` as a raster.
-fn raster(values: &Tensor) -> Result<Raster<f32>, EngineError> {
-    let (height, width) = values.dims2()?;
-    Raster::new(width, height, values.flatten_all()?.to_vec1()?)
-        .ok_or_else(|| EngineError::Answer(format!("a map of {:?}", values.dims())))
-}
-
-/// `[height, width, 3]` as a raster.
-fn points_raster(values: &Tensor) -> Result<Raster<[f32; 3]>, EngineError> {
-    let (height, width, _) = values.dims3()?;
-    let values = values.flatten_all()?.to_vec1::<f32>()?;
-    let (points, _) = values.as_chunks::<3>();
-    Raster::new(width, height, points.to_vec()).ok_or_else(|| EngineError::Answer("points that are not threes".into()))
+/// A value for every pixel.
+fn raster<T>((width, height): (usize, usize), values: Vec<T>) -> Result<Raster<T>, EngineError> {
+    let count = values.len();
+    Raster::new(width, height, values)
+        .ok_or_else(|| EngineError::Answer(format!("{count} values for {width} x {height} pixels")))
 }

@@ -36,6 +36,7 @@ pub(super) fn activate(x: &mut [f32], activation: Activation) {
         Activation::Gelu => x.iter_mut().for_each(|x| *x = gelu(*x)),
         // Not `max`, which takes a NaN for 0.
         Activation::Relu => x.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x }),
+        Activation::Silu => x.iter_mut().for_each(|x| *x /= 1.0 + (-*x).exp()),
     }
 }
 

@@ -16,8 +16,8 @@ fn taps(position: usize, from: usize, to: usize) -> (usize, usize, f32) {
     (low, (low + 1).min(from - 1), fraction as f32)
 }
 
-/// x `[frames, from.0, from.1, channels]` -> y `[frames, to.0, to.1, channels]`.
-pub(crate) fn bilinear(y: &mut [f32], x: &[f32], from: (usize, usize), to: (usize, usize), channels: usize) {
+/// x `[frames, from.0, from.1, channels]` -> y `[frames, to.0, to.1, channels]`, or on top of it.
+pub(crate) fn bilinear(y: &mut [f32], x: &[f32], from: (usize, usize), to: (usize, usize), channels: usize, add: bool) {
     if y.is_empty() {
         return;
     }
@@ -34,7 +34,8 @@ pub(crate) fn bilinear(y: &mut [f32], x: &[f32], from: (usize, usize), to: (usiz
                 for ((((y, a), b), c), d) in y.iter_mut().zip(a).zip(b).zip(c).zip(d) {
                     let above = a + (b - a) * across;
                     let below = c + (d - c) * across;
-                    *y = above + (below - above) * down;
+                    let value = above + (below - above) * down;
+                    *y = if add { *y + value } else { value };
                 }
             }
         });

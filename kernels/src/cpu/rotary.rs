@@ -5,24 +5,29 @@ use crate::rotary::Pairing;
 use pulp::Arch;
 use rayon::prelude::*;
 
-/// qkv `[tokens, 3, heads, dim]` in place; norms (weight, bias) of queries and of keys; angles (cos, sin) repeat.
-pub(crate) fn norm_rotate(
-    qkv: &mut [f32],
-    heads: usize,
-    norms: [(&[f32], &[f32]); 2],
-    eps: f32,
-    angles: (&[f32], &[f32]),
-    pairing: Pairing,
-) {
+/// As [`crate::rotary::Rotary`]; the table repeats, with the times of the next frame.
+pub(crate) struct Angles<'a> {
+    pub(crate) cos: &'a [f32],
+    pub(crate) sin: &'a [f32],
+    pub(crate) times: &'a [f32],
+    pub(crate) time_pairs: usize,
+    pub(crate) pairing: Pairing,
+}
+
+/// qkv `[tokens, 3, heads, dim]` in place; norms (weight, bias) of queries and of keys.
+pub(crate) fn norm_rotate(qkv: &mut [f32], heads: usize, norms: [(&[f32], &[f32]); 2], eps: f32, angles: &Angles<'_>) {
     let dim = norms[0].0.len();
     if qkv.is_empty() {
         return;
     }
     let (width, half) = (heads * dim, dim / 2);
-    let period = angles.0.len() / half;
+    let Angles { pairing, time_pairs, .. } = *angles;
+    let period = angles.cos.len() / half;
     qkv.par_chunks_mut(3 * width).enumerate().with_min_len(8).for_each(|(token, qkv)| {
-        let at = token % period * half;
-        let (cos, sin) = (&angles.0[at..at + half], &angles.1[at..at + half]);
+        let (frame, at) = (token / period, token % period * half);
+        let times = &angles.times[2 * time_pairs * frame..][..2 * time_pairs];
+        let (time_cos, time_sin) = times.split_at(time_pairs);
+        let (cos, sin) = (&angles.cos[at..at + half], &angles.sin[at..at + half]);
         Arch::new().dispatch(|| {
             for (x, (weight, bias)) in qkv.chunks_exact_mut(width).zip(norms) {
                 for x in x.chunks_exact_mut(dim) {
@@ -41,7 +46,10 @@ pub(crate) fn norm_rotate(
                         }
                         Pairing::Interleaved => {
                             let (pairs, _) = x.as_chunks_mut::<2>();
-                            turn(pairs.iter_mut().map(|[even, odd]| (even, odd)), cos, sin);
+                            let (by_time, by_place) = pairs.split_at_mut(time_pairs);
+                            turn(by_time.iter_mut().map(|[even, odd]| (even, odd)), time_cos, time_sin);
+                            let (cos, sin) = (&cos[time_pairs..], &sin[time_pairs..]);
+                            turn(by_place.iter_mut().map(|[even, odd]| (even, odd)), cos, sin);
                         }
                     }
                 }

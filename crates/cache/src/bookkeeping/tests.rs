@@ -35,7 +35,7 @@ fn assert_in_one_place(pages: &Pages, plan: Option<&Plan>) {
         assert!(cached().all(|page| !taken.contains(&page)));
         assert!(taken.iter().all(|&page| (page as usize) < plan.frame_pages()));
         assert!(plan.frame_pages() <= pages.most_frame_pages(plan.pass));
-        assert!(plan.table.special.len() <= plan.special_pages());
+        assert!(plan.table.special().len() <= plan.special_pages());
     }
 }
 
@@ -150,13 +150,13 @@ fn the_leaving_frame_keeps_its_page_until_the_commit() {
     }
     let plan = pages.plan(Pass::Keyframe, PAGE_SIZE).unwrap();
     assert_eq!(plan.pages, [3]);
-    assert_eq!(plan.table, PageTable { frames: vec![0, 2, 3], special: vec![0], last_rows: 6 });
+    assert_eq!(plan.table, PageTable::new(vec![0, 2, 3], vec![0], 6));
     pages.commit(plan);
 
     // The page of the frame that left is the next one used; twelve rows straddle two pages of seven.
     let plan = pages.plan(Pass::Keyframe, PAGE_SIZE).unwrap();
     assert_eq!(plan.pages, [1]);
-    assert_eq!(plan.table, PageTable { frames: vec![0, 3, 1], special: vec![0, 1], last_rows: 5 });
+    assert_eq!(plan.table, PageTable::new(vec![0, 3, 1], vec![0, 1], 5));
     let rows = |page, row| Rows { page, row };
     assert_eq!(
         plan.retained,
@@ -168,5 +168,5 @@ fn the_leaving_frame_keeps_its_page_until_the_commit() {
 
     // A candidate pushes nothing out.
     let plan = pages.plan(Pass::Candidate, PAGE_SIZE).unwrap();
-    assert_eq!(plan.table, PageTable { frames: vec![0, 2, 3, 1], special: vec![0], last_rows: 6 });
+    assert_eq!(plan.table, PageTable::new(vec![0, 2, 3, 1], vec![0], 6));
 }

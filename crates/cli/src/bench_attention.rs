@@ -1,0 +1,136 @@
+//! `periplus bench attention`: the paged attention alone, at chosen sizes.
+
+use std::num::NonZeroUsize;
+
+use clap::Args;
+use periplus::checkpoint::synthetic::hash_uniform;
+use periplus::device::Moment;
+use periplus::kernels::attention::paged_attention;
+use periplus::kernels::pages::{PageTable, Pools};
+use periplus::{DType, Device, Tensor};
+use serde::Serialize;
+
+use crate::console;
+use crate::failure::Failure;
+use crate::options::{ComputeOptions, at_least_one};
+
+/// Measure attention over pages of keys and values alone, on random numbers
+///
+/// The default sizes are those of a frame of 518 x 378 pixels at a full window in one layer of the published network.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Tokens that look
+    #[arg(long, value_name = "N", default_value = "1005", value_parser = at_least_one)]
+    queries: NonZeroUsize,
+    /// Tokens that are seen
+    #[arg(long, value_name = "N", default_value = "74425", value_parser = at_least_one)]
+    keys: NonZeroUsize,
+    /// Rows of a page
+    #[arg(long, value_name = "N", default_value = "1005", value_parser = at_least_one)]
+    page_size: NonZeroUsize,
+    /// Heads
+    #[arg(long, value_name = "N", default_value = "16", value_parser = at_least_one)]
+    heads: NonZeroUsize,
+    /// Channels of a head
+    #[arg(long, value_name = "N", default_value = "64", value_parser = at_least_one)]
+    head_dim: NonZeroUsize,
+    /// Times it is run
+    #[arg(long, value_name = "N", default_value = "20", value_parser = at_least_one)]
+    repeats: NonZeroUsize,
+    #[command(flatten)]
+    compute: ComputeOptions,
+    /// Print one JSON object instead of a sentence
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was measured.
+#[derive(Serialize)]
+struct Measurement {
+    queries: usize,
+    keys: usize,
+    page_size: usize,
+    heads: usize,
+    head_dim: usize,
+    dtype: String,
+    repeats: usize,
+    median_milliseconds: f64,
+    fastest_milliseconds: f64,
+    /// Two products of two operations a term, by the median.
+    teraflops: f64,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let device = arguments.compute.start()?;
+    let measurement = measure(arguments, &device)?;
+    console::print(&if arguments.json { serde_json::to_string(&measurement)? } else { measurement.sentence() })
+}
+
+fn measure(arguments: &Arguments, device: &Device) -> Result<Measurement, Failure> {
+    let [queries, keys, page_size, heads, head_dim, repeats] = [
+        arguments.queries,
+        arguments.keys,
+        arguments.page_size,
+        arguments.heads,
+        arguments.head_dim,
+        arguments.repeats,
+    ]
+    .map(NonZeroUsize::get);
+    let float = arguments.compute.float(device);
+    let stored = DType::from(float);
+    let random = |name: &str, shape: &[usize], dtype: DType| -> Result<Tensor, Failure> {
+        let count = shape.iter().try_fold(1_usize, |count, &size| count.checked_mul(size));
+        let count = count.filter(|&count| count < 1 << 32).ok_or_else(|| too_large(shape))?;
+        Ok(Tensor::from_vec(hash_uniform(name, count, 0), shape, &Device::Cpu)?.to_dtype(dtype)?.to_device(device)?)
+    };
+    // On the CPU queries are float32 whatever pages are stored in.
+    let qkv = random("queries", &[queries, 3, heads, head_dim], if device.is_cuda() { stored } else { DType::F32 })?;
+    let page = random("page", &[1, 2, page_size, heads, head_dim], stored)?;
+    let pages = keys.div_ceil(page_size);
+    // Attention takes as long over equal pages, and they are made faster.
+    let pool = Tensor::cat(&vec![&page; pages], 0)?;
+    let numbers =
+        (0..pages).map(|page| u32::try_from(page).map_err(|_| too_large(&[pages]))).collect::<Result<_, _>>()?;
+    let mut table = PageTable::new(numbers, Vec::new(), (keys - 1) % page_size + 1);
+    table.upload(device)?;
+    let pools = Pools { frames: &pool, special: &pool };
+
+    let mut times = Vec::with_capacity(repeats);
+    // The first runs load code and allocate.
+    for _ in 0..repeats.saturating_add(3) {
+        let begin = Moment::of(device)?;
+        drop(paged_attention(&qkv, pools, &table)?);
+        times.push(Moment::of(device)?.since(&begin)?.as_secs_f64());
+    }
+    let mut times = times.split_off(3);
+    times.sort_unstable_by(f64::total_cmp);
+    let median = f64::midpoint(times[(times.len() - 1) / 2], times[times.len() / 2]);
+    let operations = 4.0 * queries as f64 * keys as f64 * (heads * head_dim) as f64;
+    Ok(Measurement {
+        queries,
+        keys,
+        page_size,
+        heads,
+        head_dim,
+        dtype: float.to_string(),
+        repeats,
+        median_milliseconds: median * 1e3,
+        fastest_milliseconds: times[0] * 1e3,
+        teraflops: operations / median / 1e12,
+    })
+}
+
+fn too_large(shape: &[usize]) -> Failure {
+    Failure::Usage(format!("numbers of {shape:?} are more than fit in memory: give smaller sizes"))
+}
+
+impl Measurement {
+    fn sentence(&self) -> String {
+        let Self { queries, keys, page_size, heads, head_dim, dtype, repeats, .. } = self;
+        format!(
+            "{queries} queries x {keys} keys x {heads} heads x {head_dim} in {dtype}, pages of {page_size}: {:.3} ms in the \
+             median of {repeats}, {:.3} at best; {:.1} TFLOP/s",
+            self.median_milliseconds, self.fastest_milliseconds, self.teraflops
+        )
+    }
+}

@@ -1,0 +1,262 @@
+// What pictures [frames, height, width, channels] go through between convolutions, and their way in and out.
+#include "numbers.cuh"
+#include "operations.h"
+
+namespace {
+constexpr int THREADS = 256;
+
+template <typename T>
+__global__ void cut_patches(T *y, const uint8_t *x, const float *scale, const float *shift, uint64_t count, uint32_t rows,
+                            uint32_t columns, uint32_t patch) {
+    for (uint64_t i = first_thread(); i < count; i += all_threads()) {
+        const uint32_t line = 3 * patch; // bytes of one line of a patch
+        const uint32_t within = i % line, colour = within % 3;
+        const uint64_t lines = i / line;
+        const uint32_t down = lines % patch, column = lines / patch % columns;
+        const uint64_t row = lines / patch / columns; // frames and their rows of patches
+        const uint8_t byte = x[((row * patch + down) * columns + column) * line + within];
+        y[i] = from_float<T>(byte * scale[colour] - shift[colour]);
+    }
+}
+
+__global__ void join(uint32_t *y, const uint32_t *a, const uint32_t *b, uint64_t count, uint32_t a_channels,
+                     uint32_t b_channels) {
+    const uint32_t channels = a_channels + b_channels;
+    for (uint64_t i = first_thread(); i < count; i += all_threads()) {
+        const uint64_t row = i / channels;
+        const uint32_t channel = i % channels;
+        y[i] = channel < a_channels ? a[row * a_channels + channel] : b[row * b_channels + channel - a_channels];
+    }
+}
+
+__global__ void modulate_rows(float *y, const float *x, const float *normed, const float *modulation, uint64_t count,
+                              uint32_t channels) {
+    for (uint64_t i = first_thread(); i < count; i += all_threads()) {
+        const float *row = modulation + i / channels * 3 * channels + i % channels;
+        const float shift = row[0], scale = row[channels], gate = row[2 * channels];
+        y[i] = x[i] + gate * (normed[i] * (1.f + scale) + shift);
+    }
+}
+
+template <typename T> __global__ void relu_columns(T *x, uint64_t count, uint32_t channels, uint32_t first) {
+    for (uint64_t i = first_thread(); i < count; i += all_threads())
+        if (i % channels >= first && to_float(x[i]) < 0.f) x[i] = from_float<T>(0.f);
+}
+
+template <typename T> __global__ void relu_all(T *x, uint64_t eights) {
+    for (uint64_t i = first_thread(); i < eights; i += all_threads()) {
+        Eight<T> eight = Eight<T>::load(x + 8 * i);
+#pragma unroll
+        for (T &value : eight.values)
+            if (to_float(value) < 0.f) value = from_float<T>(0.f);
+        eight.store(x + 8 * i);
+    }
+}
+
+// The two source positions of an output position, and the weight of the second. Whole numbers until the division, so
+// that corners and source pixels are met exactly.
+struct Taps {
+    uint32_t low, high;
+    float fraction;
+    __device__ __forceinline__ Taps(uint32_t position, uint32_t from, uint32_t to) {
+        const uint64_t numerator = (uint64_t)position * (from - 1), steps = to - 1;
+        low = to < 2 ? 0 : (uint32_t)(numerator / steps);
+        high = low + 1 < from && to > 1 ? low + 1 : low;
+        fraction = to < 2 ? 0.f : (float)((double)(numerator % steps) / (double)steps);
+    }
+};
+
+// A block has one row of the output, and its threads (pixel, group of WIDTH channels) of it.
+template <typename T, int WIDTH> __global__ void bilinear_rows(const Bilinear a) {
+    const uint32_t groups = a.channels / WIDTH;
+    const uint64_t rows = (uint64_t)a.frames * a.height, line = (uint64_t)a.x_width * a.channels;
+    for (uint64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+        const Taps down(row % a.height, a.x_height, a.height);
+        const T *frame = (const T *)a.x + row / a.height * a.x_height * line;
+        const T *above = frame + down.low * line, *below = frame + down.high * line;
+        for (uint64_t i = first_thread(); i < (uint64_t)a.width * groups; i += all_threads()) {
+            const uint32_t column = i / groups, channel = i % groups * WIDTH;
+            const Taps across(column, a.x_width, a.width);
+            const uint64_t left = (uint64_t)across.low * a.channels + channel;
+            const uint64_t right = (uint64_t)across.high * a.channels + channel;
+            T *to = (T *)a.y + (row * a.width + column) * a.channels + channel;
+            const auto mix = [&](float p, float q, float r, float s) {
+                const float top = p + (q - p) * across.fraction, bottom = r + (s - r) * across.fraction;
+                return top + (bottom - top) * down.fraction;
+            };
+            if constexpr (WIDTH == 8) {
+                const Eight<T> p = Eight<T>::load(above + left), q = Eight<T>::load(above + right);
+                const Eight<T> r = Eight<T>::load(below + left), s = Eight<T>::load(below + right);
+                Eight<T> result;
+                if (a.add) result = Eight<T>::load(to);
+#pragma unroll
+                for (int j = 0; j < 8; j++) {
+                    const float value = mix(to_float(p.values[j]), to_float(q.values[j]), to_float(r.values[j]),
+                                            to_float(s.values[j]));
+                    result.values[j] = from_float<T>(a.add ? to_float(result.values[j]) + value : value);
+                }
+                result.store(to);
+            } else {
+                const float value = mix(to_float(above[left]), to_float(above[right]), to_float(below[left]),
+                                        to_float(below[right]));
+                *to = from_float<T>(a.add ? to_float(*to) + value : value);
+            }
+        }
+    }
+}
+
+template <typename Unit>
+__global__ void spread_depth(Unit *y, const Unit *x, uint64_t count, uint32_t width, uint32_t k, uint32_t units) {
+    for (uint64_t i = first_thread(); i < count; i += all_threads()) {
+        const uint32_t unit = i % units;
+        const uint64_t pixel = i / units;
+        const uint32_t column = pixel % ((uint64_t)width * k);
+        const uint64_t row = pixel / ((uint64_t)width * k); // frames and their rows
+        y[i] = x[(((row / k * width + column / k) * k + row % k) * k + column % k) * units + unit];
+    }
+}
+
+template <typename T>
+__global__ void add_waves(T *x, const float *u, const float *v, uint64_t count, uint32_t height, uint32_t width,
+                          uint32_t channels) {
+    const uint32_t half = channels / 2;
+    for (uint64_t i = first_thread(); i < count; i += all_threads()) {
+        const uint32_t channel = i % channels;
+        const uint64_t pixel = i / channels;
+        const float wave = channel < half ? u[pixel % width * half + channel]
+                                          : v[pixel / width % height * half + channel - half];
+        x[i] = from_float<T>(to_float(x[i]) + wave);
+    }
+}
+
+__device__ __forceinline__ float value_of(float raw, ValueActivation activation) {
+    // For small numbers the difference exp - 1 would lose digits.
+    return activation == VALUE_EXP ? expf(raw) : copysignf(expm1f(fabsf(raw)), raw);
+}
+
+// WIDTH channels are read at a time.
+template <typename T, int WIDTH>
+__global__ void __launch_bounds__(THREADS) predict_pixel(float *y, const T *x, const float *weight, const float *bias,
+                                                         uint64_t pixels, uint32_t channels, uint32_t outputs,
+                                                         ValueActivation activation) {
+    for (uint64_t i = first_thread(); i < pixels; i += all_threads())
+        for (uint32_t output = 0; output < outputs; output++) {
+            float sum = 0.f;
+            for (uint32_t channel = 0; channel < channels; channel += WIDTH) {
+                if constexpr (WIDTH == 8) {
+                    const Eight<T> eight = Eight<T>::load(x + i * channels + channel);
+#pragma unroll
+                    for (int j = 0; j < 8; j++)
+                        sum += to_float(eight.values[j]) * weight[output * channels + channel + j];
+                } else {
+                    sum += to_float(x[i * channels + channel]) * weight[output * channels + channel];
+                }
+            }
+            const float raw = sum + bias[output];
+            const uint32_t values = outputs - 1;
+            if (output == values)
+                y[pixels * values + i] = 1.f + expf(raw);
+            else
+                y[i * values + output] = value_of(raw, activation);
+        }
+}
+} // namespace
+
+cudaError_t patches(void *y, ElementType type, const uint8_t *x, const float *scale, const float *shift, uint32_t frames,
+                    uint32_t rows, uint32_t columns, uint32_t patch, cudaStream_t stream) {
+    const uint64_t count = (uint64_t)frames * rows * columns * patch * patch * 3;
+    if (count == 0) return cudaSuccess;
+    return with_element(type, [&](auto number) {
+        using T = decltype(number);
+        cut_patches<<<blocks_for(count, THREADS), THREADS, 0, stream>>>((T *)y, x, scale, shift, count, rows, columns,
+                                                                         patch);
+        return cudaGetLastError();
+    });
+}
+
+cudaError_t join_channels(uint32_t *y, const uint32_t *a, const uint32_t *b, uint64_t rows, uint32_t a_channels,
+                          uint32_t b_channels, cudaStream_t stream) {
+    const uint64_t count = rows * ((uint64_t)a_channels + b_channels);
+    if (count == 0) return cudaSuccess;
+    join<<<blocks_for(count, THREADS), THREADS, 0, stream>>>(y, a, b, count, a_channels, b_channels);
+    return cudaGetLastError();
+}
+
+cudaError_t modulate(float *y, const float *x, const float *normed, const float *modulation, uint64_t rows,
+                     uint32_t channels, cudaStream_t stream) {
+    const uint64_t count = rows * channels;
+    if (count == 0) return cudaSuccess;
+    modulate_rows<<<blocks_for(count, THREADS), THREADS, 0, stream>>>(y, x, normed, modulation, count, channels);
+    return cudaGetLastError();
+}
+
+cudaError_t relu(void *x, ElementType type, uint64_t rows, uint32_t channels, uint32_t first, cudaStream_t stream) {
+    const uint64_t count = rows * channels;
+    if (count == 0) return cudaSuccess;
+    return with_element(type, [&](auto number) {
+        using T = decltype(number);
+        if (first == 0 && count % 8 == 0 && aligned(x))
+            relu_all<<<blocks_for(count / 8, THREADS), THREADS, 0, stream>>>((T *)x, count / 8);
+        else
+            relu_columns<<<blocks_for(count, THREADS), THREADS, 0, stream>>>((T *)x, count, channels, first);
+        return cudaGetLastError();
+    });
+}
+
+cudaError_t bilinear(const Bilinear *a, cudaStream_t stream) {
+    const uint64_t rows = (uint64_t)a->frames * a->height;
+    if (rows == 0 || a->width == 0 || a->channels == 0) return cudaSuccess;
+    if (a->x_height == 0 || a->x_width == 0) return cudaErrorInvalidValue;
+    return with_element(a->type, [&](auto number) {
+        using T = decltype(number);
+        const bool eights = a->channels % 8 == 0 && aligned(a->x) && aligned(a->y);
+        const uint64_t across = (uint64_t)a->width * (eights ? a->channels / 8 : a->channels);
+        const dim3 blocks(blocks_for(across, THREADS), rows < 65535 ? (unsigned)rows : 65535);
+        const auto kernel = eights ? bilinear_rows<T, 8> : bilinear_rows<T, 1>;
+        kernel<<<blocks, THREADS, 0, stream>>>(*a);
+        return cudaGetLastError();
+    });
+}
+
+cudaError_t depth_to_space(void *y, const void *x, uint32_t size, uint32_t frames, uint32_t height, uint32_t width,
+                           uint32_t k, uint32_t channels, cudaStream_t stream) {
+    const uint64_t bytes = (uint64_t)channels * size;
+    const uint64_t pixels = (uint64_t)frames * height * width * k * k;
+    if (pixels * bytes == 0) return cudaSuccess;
+    const auto launch = [&](auto unit) {
+        using Unit = decltype(unit);
+        const uint64_t units = bytes / sizeof(Unit);
+        spread_depth<<<blocks_for(pixels * units, THREADS), THREADS, 0, stream>>>((Unit *)y, (const Unit *)x,
+                                                                                  pixels * units, width, k, (uint32_t)units);
+        return cudaGetLastError();
+    };
+    if (bytes % 16 == 0 && aligned(x) && aligned(y)) return launch(uint4());
+    return size == 4 ? launch(uint32_t()) : size == 2 ? launch(uint16_t()) : cudaErrorInvalidValue;
+}
+
+cudaError_t add_plane(void *x, ElementType type, const float *u, const float *v, uint32_t frames, uint32_t height,
+                      uint32_t width, uint32_t channels, cudaStream_t stream) {
+    const uint64_t count = (uint64_t)frames * height * width * channels;
+    if (channels % 2 != 0) return cudaErrorInvalidValue;
+    if (count == 0) return cudaSuccess;
+    return with_element(type, [&](auto number) {
+        using T = decltype(number);
+        add_waves<<<blocks_for(count, THREADS), THREADS, 0, stream>>>((T *)x, u, v, count, height, width, channels);
+        return cudaGetLastError();
+    });
+}
+
+cudaError_t predict_pixels(float *y, const void *x, ElementType type, const float *weight, const float *bias,
+                           uint64_t pixels, uint32_t channels, uint32_t outputs, ValueActivation activation,
+                           cudaStream_t stream) {
+    if (outputs == 0) return cudaErrorInvalidValue;
+    if (pixels == 0) return cudaSuccess;
+    return with_element(type, [&](auto number) {
+        using T = decltype(number);
+        const bool eights = channels % 8 == 0 && aligned(x);
+        const auto kernel = eights ? predict_pixel<T, 8> : predict_pixel<T, 1>;
+        kernel<<<blocks_for(pixels, THREADS), THREADS, 0, stream>>>(y, (const T *)x, weight, bias, pixels, channels,
+                                                                    outputs, activation);
+        return cudaGetLastError();
+    });
+}

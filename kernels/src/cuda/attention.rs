@@ -1,0 +1,114 @@
+//! Attention within frames and over pages.
+
+use super::{Card, Memory, count, ffi, launched, memory, output, stream};
+use candle_core::cuda_backend::CudaDevice;
+use candle_core::{CudaStorage, DType, Layout, Result, bail};
+
+/// Within each frame of qkv `[frames, tokens, 3, heads, head_dim]`, whose dimensions these are.
+pub(crate) fn within_frames(
+    op: &'static str,
+    storage: &CudaStorage,
+    layout: &Layout,
+    [frames, tokens, heads, dim]: [usize; 4],
+) -> Result<CudaStorage> {
+    let qkv = memory(op, storage, layout)?;
+    let (y, target) = output(op, &storage.device, qkv.dtype(), &[frames, tokens, heads * dim])?;
+    let width = heads * dim;
+    // A frame is a page of the product.
+    let pool = ffi::PagePool {
+        keys: qkv.skip(width).pointer(),
+        value_offset: width as i64,
+        row_stride: 3 * width as i64,
+        page_stride: (tokens * 3 * width) as i64,
+        pages: count(op, frames)?,
+    };
+    let table = Table { numbers: std::ptr::null(), frames: 1, special: 0, last_rows: tokens, page_size: tokens };
+    let queries = Queries { qkv, batch: frames, tokens, heads, dim };
+    attend(op, &storage.device, &queries, [pool, pool], &table, target)?;
+    Ok(y)
+}
+
+/// Queries `qkv[:, 0]` of each group of qkv `[batch, tokens, 3, heads, head_dim]`.
+pub(crate) struct Queries {
+    pub(crate) qkv: Memory,
+    pub(crate) batch: usize,
+    pub(crate) tokens: usize,
+    pub(crate) heads: usize,
+    pub(crate) dim: usize,
+}
+
+/// What a group sees, see `paged_attention.h`.
+pub(crate) struct Table {
+    pub(crate) numbers: *const u32,
+    pub(crate) frames: usize,
+    pub(crate) special: usize,
+    pub(crate) last_rows: usize,
+    pub(crate) page_size: usize,
+}
+
+pub(crate) fn attend(
+    op: &'static str,
+    device: &CudaDevice,
+    queries: &Queries,
+    [frames, special]: [ffi::PagePool; 2],
+    table: &Table,
+    target: Memory,
+) -> Result<()> {
+    let &Queries { qkv, batch, tokens, heads, dim } = queries;
+    if batch * tokens * heads * dim == 0 {
+        return Ok(());
+    }
+    let dims: &[usize] = if qkv.dtype() == DType::F32 { &[32, 64, 128] } else { &[64, 128] };
+    if !dims.contains(&dim) {
+        bail!("{op}: there is no kernel for heads of {dim} channels in {:?}, only for {dims:?}", qkv.dtype())
+    }
+    let row = (3 * heads * dim) as i64;
+    let size = |size| count(op, size);
+    let mut attention = ffi::PagedAttention {
+        queries: qkv.pointer(),
+        query_stride: row,
+        group_stride: row * tokens as i64,
+        output: target.pointer_mut(),
+        frames,
+        special,
+        table: table.numbers,
+        frame_pages: size(table.frames)?,
+        special_pages: size(table.special)?,
+        last_rows: size(table.last_rows)?,
+        batch: size(batch)?,
+        tokens: size(tokens)?,
+        heads: size(heads)?,
+        head_dim: size(dim)?,
+        page_size: size(table.page_size)?,
+        scale: (dim as f32).sqrt().recip(),
+        element: qkv.element(op)?,
+        splits: 1,
+        workspace: std::ptr::null_mut(),
+    };
+    let card = Card::of(device)?;
+    let hopper = card.hopper && qkv.dtype() != DType::F32 && dim == 64;
+    // SAFETY: they read the description alone.
+    attention.splits = match hopper {
+        #[cfg(periplus_hopper)]
+        true => unsafe { ffi::paged_attention_hopper_splits(&raw const attention, card.multiprocessors) },
+        _ => unsafe { ffi::paged_attention_splits(&raw const attention, card.multiprocessors) },
+    };
+    // SAFETY: as above.
+    let floats = unsafe { ffi::paged_attention_workspace(&raw const attention) } as usize;
+    // Freed in the order of the stream, so after the kernels that use it.
+    let workspace = if floats == 0 { None } else { Some(output(op, device, DType::F32, &[floats])?) };
+    if let Some((_, memory)) = &workspace {
+        attention.workspace = memory.pointer_mut();
+    }
+    let stream = stream(device)?;
+    // SAFETY: shapes, strides and page numbers have been checked against the memory that the tensors hold; what is
+    // queued on a stream is done before later work on it, that of freeing the memory included.
+    launched(
+        op,
+        match hopper {
+            #[cfg(periplus_hopper)]
+            true => unsafe { ffi::paged_attention_hopper(&raw const attention, stream) },
+            _ => unsafe { ffi::paged_attention(&raw const attention, stream) },
+        },
+    )
+}

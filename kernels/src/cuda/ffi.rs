@@ -1,0 +1,194 @@
+//! The C interface of `kernels/cuda/*.h`, where every field is explained.
+
+use std::ffi::{c_char, c_int, c_void};
+
+/// `ElementType` of `element.h`.
+pub(crate) const F32: c_int = 0;
+pub(crate) const F16: c_int = 1;
+pub(crate) const BF16: c_int = 2;
+
+/// `cudaStream_t`.
+pub(crate) type Stream = *mut c_void;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct PagePool {
+    pub(crate) keys: *const c_void,
+    pub(crate) value_offset: i64,
+    pub(crate) row_stride: i64,
+    pub(crate) page_stride: i64,
+    pub(crate) pages: u32,
+}
+
+#[repr(C)]
+pub(crate) struct PagedAttention {
+    pub(crate) queries: *const c_void,
+    pub(crate) query_stride: i64,
+    pub(crate) group_stride: i64,
+    pub(crate) output: *mut c_void,
+    pub(crate) frames: PagePool,
+    pub(crate) special: PagePool,
+    pub(crate) table: *const u32,
+    pub(crate) frame_pages: u32,
+    pub(crate) special_pages: u32,
+    pub(crate) last_rows: u32,
+    pub(crate) batch: u32,
+    pub(crate) tokens: u32,
+    pub(crate) heads: u32,
+    pub(crate) head_dim: u32,
+    pub(crate) page_size: u32,
+    pub(crate) scale: f32,
+    pub(crate) element: c_int,
+    pub(crate) splits: u32,
+    pub(crate) workspace: *mut f32,
+}
+
+#[repr(C)]
+pub(crate) struct Product {
+    pub(crate) x: *const c_void,
+    pub(crate) weight: *const c_void,
+    pub(crate) bias: *const f32,
+    pub(crate) y: *mut c_void,
+    pub(crate) frames: u32,
+    pub(crate) height: u32,
+    pub(crate) width: u32,
+    pub(crate) inputs: u32,
+    pub(crate) outputs: u32,
+    pub(crate) kernel: u32,
+    pub(crate) stride: u32,
+    pub(crate) padding: u32,
+    pub(crate) element: c_int,
+    pub(crate) output: c_int,
+    pub(crate) activation: c_int,
+    pub(crate) add: u32,
+}
+
+#[repr(C)]
+pub(crate) struct NormRotate {
+    pub(crate) qkv: *mut c_void,
+    pub(crate) norms: [*const f32; 4],
+    pub(crate) cosines: *const f32,
+    pub(crate) sines: *const f32,
+    pub(crate) times: *const f32,
+    pub(crate) time_pairs: u32,
+    pub(crate) pairing: c_int,
+    pub(crate) keys: *mut c_void,
+    pub(crate) value_offset: i64,
+    pub(crate) tokens: u32,
+    pub(crate) period: u32,
+    pub(crate) heads: u32,
+    pub(crate) head_dim: u32,
+    pub(crate) eps: f32,
+    pub(crate) element: c_int,
+}
+
+#[repr(C)]
+pub(crate) struct Bilinear {
+    pub(crate) y: *mut c_void,
+    pub(crate) x: *const c_void,
+    pub(crate) frames: u32,
+    pub(crate) height: u32,
+    pub(crate) width: u32,
+    pub(crate) x_height: u32,
+    pub(crate) x_width: u32,
+    pub(crate) channels: u32,
+    pub(crate) element: c_int,
+    pub(crate) add: u32,
+}
+
+unsafe extern "C" {
+    pub(crate) fn cudaGetErrorString(error: c_int) -> *const c_char;
+
+    pub(crate) fn paged_attention_splits(attention: *const PagedAttention, multiprocessors: u32) -> u32;
+    pub(crate) fn paged_attention_workspace(attention: *const PagedAttention) -> u64;
+    pub(crate) fn paged_attention(attention: *const PagedAttention, stream: Stream) -> c_int;
+    pub(crate) fn product(product: *const Product, stream: Stream) -> c_int;
+
+    #[cfg(periplus_hopper)]
+    pub(crate) fn paged_attention_hopper_splits(attention: *const PagedAttention, multiprocessors: u32) -> u32;
+    #[cfg(periplus_hopper)]
+    pub(crate) fn paged_attention_hopper(attention: *const PagedAttention, stream: Stream) -> c_int;
+    #[cfg(periplus_hopper)]
+    pub(crate) fn product_hopper_fits(product: *const Product) -> c_int;
+    #[cfg(periplus_hopper)]
+    pub(crate) fn product_hopper(product: *const Product, stream: Stream) -> c_int;
+
+    pub(crate) fn layer_norm(
+        y: *mut c_void,
+        element: c_int,
+        x: *const f32,
+        weight: *const f32,
+        bias: *const f32,
+        rows: u64,
+        channels: u32,
+        eps: f32,
+        stream: Stream,
+    ) -> c_int;
+    pub(crate) fn norm_rotate(operation: *const NormRotate, stream: Stream) -> c_int;
+    pub(crate) fn patches(
+        y: *mut c_void,
+        element: c_int,
+        x: *const u8,
+        scale: *const f32,
+        shift: *const f32,
+        frames: u32,
+        rows: u32,
+        columns: u32,
+        patch: u32,
+        stream: Stream,
+    ) -> c_int;
+    pub(crate) fn join_channels(
+        y: *mut u32,
+        a: *const u32,
+        b: *const u32,
+        rows: u64,
+        a_channels: u32,
+        b_channels: u32,
+        stream: Stream,
+    ) -> c_int;
+    pub(crate) fn modulate(
+        y: *mut f32,
+        x: *const f32,
+        normed: *const f32,
+        modulation: *const f32,
+        rows: u64,
+        channels: u32,
+        stream: Stream,
+    ) -> c_int;
+    pub(crate) fn relu(x: *mut c_void, element: c_int, rows: u64, channels: u32, first: u32, stream: Stream) -> c_int;
+    pub(crate) fn bilinear(operation: *const Bilinear, stream: Stream) -> c_int;
+    pub(crate) fn depth_to_space(
+        y: *mut c_void,
+        x: *const c_void,
+        size: u32,
+        frames: u32,
+        height: u32,
+        width: u32,
+        k: u32,
+        channels: u32,
+        stream: Stream,
+    ) -> c_int;
+    pub(crate) fn add_plane(
+        x: *mut c_void,
+        element: c_int,
+        u: *const f32,
+        v: *const f32,
+        frames: u32,
+        height: u32,
+        width: u32,
+        channels: u32,
+        stream: Stream,
+    ) -> c_int;
+    pub(crate) fn predict_pixels(
+        y: *mut f32,
+        x: *const c_void,
+        element: c_int,
+        weight: *const f32,
+        bias: *const f32,
+        pixels: u64,
+        channels: u32,
+        outputs: u32,
+        activation: c_int,
+        stream: Stream,
+    ) -> c_int;
+}

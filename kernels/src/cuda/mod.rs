@@ -1,0 +1,204 @@
+//! What the operations launch on an NVIDIA card, on tensors whose shapes have been checked.
+
+// This folder is the boundary to the kernels: device memory is addressed, never dereferenced, from here.
+#![allow(unsafe_code)]
+
+pub(crate) mod attention;
+pub(crate) mod ffi;
+pub(crate) mod operations;
+pub(crate) mod product;
+
+use candle_core::backend::BackendStorage;
+use candle_core::cuda_backend::cudarc::driver::sys::{
+    CUDA_MEMCPY2D_st, CUdevice_attribute as Attribute, CUmemorytype, cuMemcpy2DAsync_v2, cuMemcpyDtoDAsync_v2,
+};
+use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr};
+use candle_core::cuda_backend::{CudaDType, CudaDevice, CudaStorageSlice, WrapErr};
+use candle_core::{CudaStorage, DType, Layout, Result, bail};
+use half::{bf16, f16};
+use std::ffi::{CStr, c_int};
+
+/// Device memory with the type of its elements.
+#[derive(Clone, Copy)]
+pub(crate) struct Memory {
+    address: u64,
+    dtype: DType,
+}
+
+impl Memory {
+    pub(crate) fn dtype(self) -> DType {
+        self.dtype
+    }
+
+    pub(crate) fn address(self) -> u64 {
+        self.address
+    }
+
+    pub(crate) fn pointer<T>(self) -> *const T {
+        self.address as *const T
+    }
+
+    pub(crate) fn pointer_mut<T>(self) -> *mut T {
+        self.address as *mut T
+    }
+
+    /// The same memory from element `count` on.
+    pub(crate) fn skip(self, count: usize) -> Self {
+        Self { address: self.address + (count * self.dtype.size_in_bytes()) as u64, ..self }
+    }
+
+    /// How the kernels number the type.
+    pub(crate) fn element(self, what: &str) -> Result<c_int> {
+        match self.dtype {
+            DType::F32 => Ok(ffi::F32),
+            DType::F16 => Ok(ffi::F16),
+            DType::BF16 => Ok(ffi::BF16),
+            other => bail!("{what}: stored as {other:?}, but only f32, bf16 and f16 are known"),
+        }
+    }
+
+    /// Itself, if its elements are of this type.
+    pub(crate) fn expect(self, what: &str, dtype: DType) -> Result<Self> {
+        if self.dtype == dtype { Ok(self) } else { bail!("{what}: stored as {:?}, expected {dtype:?}", self.dtype) }
+    }
+}
+
+/// Where a contiguous operand lies. `what` names operation and operand.
+///
+/// Reading and writing on several streams is not tracked (see [`crate::device::prepare`]), so an address may be used
+/// as long as the storage lives.
+pub(crate) fn memory(what: &str, storage: &CudaStorage, layout: &Layout) -> Result<Memory> {
+    let Some((start, _)) = layout.contiguous_offsets() else {
+        bail!("{what}: shape {:?} with strides {:?} is not contiguous", layout.dims(), layout.stride())
+    };
+    let stream = storage.device.cuda_stream();
+    let address = match &storage.slice {
+        CudaStorageSlice::F32(slice) => slice.device_ptr(&stream).0,
+        CudaStorageSlice::F16(slice) => slice.device_ptr(&stream).0,
+        CudaStorageSlice::BF16(slice) => slice.device_ptr(&stream).0,
+        CudaStorageSlice::U8(slice) => slice.device_ptr(&stream).0,
+        CudaStorageSlice::U32(slice) => slice.device_ptr(&stream).0,
+        _ => bail!("{what}: stored as {:?}, which no kernel reads", storage.dtype()),
+    };
+    Ok(Memory { address, dtype: storage.dtype() }.skip(start))
+}
+
+/// Memory for an output, which the kernel is to write in full.
+pub(crate) fn output(op: &str, device: &CudaDevice, dtype: DType, dims: &[usize]) -> Result<(CudaStorage, Memory)> {
+    fn allocate<T: DeviceRepr + CudaDType>(device: &CudaDevice, count: usize) -> Result<CudaStorage> {
+        // SAFETY: numbers of any bits are numbers, and nothing reads them before the kernel has written them.
+        let slice: CudaSlice<T> = unsafe { device.alloc(count)? };
+        Ok(CudaStorage::wrap_cuda_slice(slice, device.clone()))
+    }
+    let count = dims.iter().try_fold(1_usize, |count, &d| count.checked_mul(d));
+    let Some(count) = count.filter(|&count| count <= isize::MAX as usize / 8) else {
+        bail!("{op}: an output of shape {dims:?} does not fit in memory")
+    };
+    // The driver refuses to allocate nothing.
+    let count = count.max(1);
+    let storage = match dtype {
+        DType::F32 => allocate::<f32>(device, count),
+        DType::F16 => allocate::<f16>(device, count),
+        DType::BF16 => allocate::<bf16>(device, count),
+        other => bail!("{op}: no output is stored as {other:?}"),
+    }
+    .map_err(|error| error.context(format!("{op}: no memory on the device for an output of shape {dims:?}")))?;
+    let memory = memory(op, &storage, &Layout::contiguous(dims))?;
+    Ok((storage, memory))
+}
+
+/// The stream of this thread, with the device made current for the launch that follows.
+pub(crate) fn stream(device: &CudaDevice) -> Result<ffi::Stream> {
+    let stream = device.cuda_stream();
+    stream.context().bind_to_thread().w()?;
+    Ok(stream.cu_stream().cast())
+}
+
+/// What a launch answered.
+pub(crate) fn launched(op: &str, error: c_int) -> Result<()> {
+    if error == 0 {
+        return Ok(());
+    }
+    // SAFETY: it answers a string that lives as long as the program, whatever the number.
+    let text = unsafe { CStr::from_ptr(ffi::cudaGetErrorString(error)) };
+    bail!("{op}: the card answered: {}", text.to_string_lossy())
+}
+
+/// A size as the kernels count it.
+pub(crate) fn count(op: &str, size: usize) -> Result<u32> {
+    match u32::try_from(size) {
+        Ok(size) => Ok(size),
+        Err(_) => bail!("{op}: a size of {size} is more than the kernels count"),
+    }
+}
+
+/// Copies `count` elements.
+pub(crate) fn copy(device: &CudaDevice, to: Memory, from: Memory, count: usize) -> Result<()> {
+    if count == 0 {
+        return Ok(());
+    }
+    let bytes = count * from.dtype.size_in_bytes();
+    let stream = stream(device)?;
+    // SAFETY: both ranges lie within tensors that the caller has checked, and live on at least until the work that is
+    // queued on this stream is done.
+    unsafe { cuMemcpyDtoDAsync_v2(to.address, from.address, bytes, stream.cast()) }.result().w()
+}
+
+/// Rows of `width` elements that lie apart.
+pub(crate) struct Rows {
+    pub(crate) count: usize,
+    pub(crate) width: usize,
+    pub(crate) from_stride: usize,
+    pub(crate) to_stride: usize,
+}
+
+/// Copies rows of elements.
+pub(crate) fn copy_rows(device: &CudaDevice, to: Memory, from: Memory, rows: Rows) -> Result<()> {
+    if rows.count == 0 || rows.width == 0 {
+        return Ok(());
+    }
+    let size = from.dtype.size_in_bytes();
+    let copy = CUDA_MEMCPY2D_st {
+        srcMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+        srcDevice: from.address,
+        srcPitch: rows.from_stride * size,
+        dstMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+        dstDevice: to.address,
+        dstPitch: rows.to_stride * size,
+        WidthInBytes: rows.width * size,
+        Height: rows.count,
+        srcXInBytes: 0,
+        srcY: 0,
+        srcHost: std::ptr::null(),
+        srcArray: std::ptr::null_mut(),
+        dstXInBytes: 0,
+        dstY: 0,
+        dstHost: std::ptr::null_mut(),
+        dstArray: std::ptr::null_mut(),
+    };
+    let stream = stream(device)?;
+    // SAFETY: as for `copy`.
+    unsafe { cuMemcpy2DAsync_v2(&raw const copy, stream.cast()) }.result().w()
+}
+
+/// What the choice between kernels depends on.
+#[derive(Clone, Copy)]
+pub(crate) struct Card {
+    pub(crate) multiprocessors: u32,
+    /// Whether it has the instructions of compute capability 9.0.
+    pub(crate) hopper: bool,
+}
+
+impl Card {
+    pub(crate) fn of(device: &CudaDevice) -> Result<Self> {
+        let stream = device.cuda_stream();
+        let attribute = |attribute| stream.context().attribute(attribute).w();
+        let multiprocessors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        Ok(Self {
+            multiprocessors: multiprocessors.unsigned_abs(),
+            hopper: cfg!(periplus_hopper) && (major, minor) == (9, 0),
+        })
+    }
+}

@@ -1,0 +1,75 @@
+//! Linear layers and convolutions.
+
+#[cfg(periplus_hopper)]
+use super::Card;
+use super::{Memory, count, ffi, launched, memory, stream};
+use crate::conv::Window;
+use crate::linear::Activation;
+use crate::operand::Operand;
+use candle_core::{CudaStorage, DType, Layout, Result, bail};
+use std::ffi::c_int;
+
+/// What becomes of the sums.
+pub(crate) struct Target {
+    pub(crate) y: Memory,
+    pub(crate) add: bool,
+    pub(crate) activation: Activation,
+}
+
+/// y = or += x weight + bias over the places of `window`.
+pub(crate) fn product(
+    op: &'static str,
+    target: &Target,
+    (x, x_layout): (&CudaStorage, &Layout),
+    (weight, weight_layout): (&CudaStorage, &Layout),
+    bias: Option<&Operand<'_>>,
+    window: &Window,
+) -> Result<()> {
+    let device = &x.device;
+    let x = memory(op, x, x_layout)?;
+    let weight = memory(op, weight, weight_layout)?;
+    let element = x.element(op)?;
+    if weight.dtype() != x.dtype() || ![x.dtype(), DType::F32].contains(&target.y.dtype()) {
+        let dtypes = (x.dtype(), weight.dtype(), target.y.dtype());
+        bail!("{op}: x, weight and y stored as {dtypes:?} must be of one type, y that or F32")
+    }
+    let bias = bias.map(|bias| bias.memory(op)?.expect(op, DType::F32)).transpose()?;
+    let [height, width, inputs] = window.input;
+    let size = |size| count(op, size);
+    let product = ffi::Product {
+        x: x.pointer(),
+        weight: weight.pointer(),
+        bias: bias.map_or(std::ptr::null(), Memory::pointer),
+        y: target.y.pointer_mut(),
+        frames: size(window.frames)?,
+        height: size(height)?,
+        width: size(width)?,
+        inputs: size(inputs)?,
+        outputs: size(window.output[2])?,
+        kernel: size(window.k)?,
+        stride: size(window.stride)?,
+        padding: size(window.padding)?,
+        element,
+        output: target.y.element(op)?,
+        activation: activation(target.activation),
+        add: u32::from(target.add),
+    };
+    let stream = stream(device)?;
+    // SAFETY: shapes have been checked against each other and against the memory that the tensors hold; what is
+    // queued on a stream is done before later work on it, that of freeing the memory included.
+    #[cfg(periplus_hopper)]
+    if Card::of(device)?.hopper && unsafe { ffi::product_hopper_fits(&raw const product) } != 0 {
+        return launched(op, unsafe { ffi::product_hopper(&raw const product, stream) });
+    }
+    // SAFETY: as above.
+    launched(op, unsafe { ffi::product(&raw const product, stream) })
+}
+
+fn activation(activation: Activation) -> c_int {
+    match activation {
+        Activation::Identity => 0,
+        Activation::Gelu => 1,
+        Activation::Relu => 2,
+        Activation::Silu => 3,
+    }
+}

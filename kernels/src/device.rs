@@ -1,0 +1,264 @@
+//! Where to compute, and clocks that tell how long it took there.
+
+use candle_core::{Device, Result};
+use std::time::{Duration, Instant};
+
+/// Why there is no computing on a card.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// The feature `cuda` was off.
+    #[error("this build computes on the CPU only: build with --features cuda to use NVIDIA cards")]
+    NotBuilt,
+    /// No driver answers.
+    #[error("no NVIDIA driver answers: install one for CUDA 13.0 or newer, or compute on the CPU")]
+    NoDriver,
+    /// The driver is older than the kernels.
+    #[error(
+        "the NVIDIA driver is for CUDA {major}.{minor}: update it to one for CUDA 13.0 or newer, or compute on the CPU"
+    )]
+    DriverTooOld {
+        /// Of the newest CUDA that it knows.
+        major: i32,
+        /// Of the newest CUDA that it knows.
+        minor: i32,
+    },
+    /// The driver has no card to offer.
+    #[error("the NVIDIA driver finds no card: see what nvidia-smi says, or compute on the CPU")]
+    NoCard,
+    /// There are cards, but fewer.
+    #[error("there is no card {number}: the driver counts {count}, from 0")]
+    NoSuchCard {
+        /// The one asked for.
+        number: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// A card that the kernels were not compiled for.
+    #[error(
+        "{name} (compute capability {major}.{minor}) is not a card that this build has kernels for ({built}): build with \
+         PERIPLUS_CUDA_ARCHITECTURES set to include it (8.0 is the oldest), or compute on the CPU"
+    )]
+    Unsupported {
+        /// As the driver names it.
+        name: String,
+        /// Of its compute capability.
+        major: i32,
+        /// Of its compute capability.
+        minor: i32,
+        /// What the kernels were compiled for.
+        built: &'static str,
+    },
+    /// The card or its driver refuses.
+    #[error("the card cannot be used: {0}")]
+    Refused(#[from] candle_core::Error),
+}
+
+/// The fastest device there is: the first NVIDIA card if this build has kernels for it and it answers, else the CPU.
+pub fn best() -> Device {
+    open_cuda(0).unwrap_or(Device::Cpu)
+}
+
+/// A moment in the work of a device, seen from the thread that makes it.
+#[derive(Debug)]
+pub struct Moment(Clock);
+
+#[derive(Debug)]
+enum Clock {
+    Host(Instant),
+    #[cfg(feature = "cuda")]
+    Card(candle_core::cuda_backend::cudarc::driver::CudaEvent),
+}
+
+impl Moment {
+    /// On the CPU, now. On a card, when it will have done what this thread has asked of it so far; nothing waits for that.
+    ///
+    /// # Errors
+    /// When the card refuses.
+    pub fn of(device: &Device) -> Result<Self> {
+        match device {
+            #[cfg(feature = "cuda")]
+            Device::Cuda(cuda) => Ok(Self(Clock::Card(card::record(cuda)?))),
+            _ => Ok(Self(Clock::Host(Instant::now()))),
+        }
+    }
+
+    /// The time from `earlier`, of the same device and thread, to this moment. On a card this waits until it has come.
+    ///
+    /// # Errors
+    /// When the card has failed, or the moments are of different devices.
+    pub fn since(&self, earlier: &Self) -> Result<Duration> {
+        match (&self.0, &earlier.0) {
+            (Clock::Host(now), Clock::Host(earlier)) => Ok(now.duration_since(*earlier)),
+            #[cfg(feature = "cuda")]
+            (Clock::Card(now), Clock::Card(earlier)) => card::between(earlier, now),
+            #[cfg(feature = "cuda")]
+            _ => candle_core::bail!("two moments of different devices have no time between them"),
+        }
+    }
+}
+
+/// Bytes of the card's memory that are taken, by whom ever; `None` for the CPU. What a program has freed on a card that is
+/// [`prepare`]d counts, too.
+///
+/// # Errors
+/// When the card refuses.
+pub fn memory_taken(device: &Device) -> Result<Option<u64>> {
+    match device {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(cuda) => card::memory_taken(cuda).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// Opens NVIDIA card `number`, counted from 0, for [`prepare`]d use.
+///
+/// # Errors
+/// [`DeviceError::NotBuilt`].
+#[cfg(not(feature = "cuda"))]
+pub fn open_cuda(_number: usize) -> std::result::Result<Device, DeviceError> {
+    Err(DeviceError::NotBuilt)
+}
+
+/// Makes `device` ready for the operations of this crate. Anything but a card is.
+///
+/// # Errors
+/// None.
+#[cfg(not(feature = "cuda"))]
+pub fn prepare(_device: &Device) -> std::result::Result<(), DeviceError> {
+    Ok(())
+}
+
+#[cfg(feature = "cuda")]
+pub use card::{open_cuda, prepare};
+
+#[cfg(feature = "cuda")]
+mod card {
+    // The driver is called directly for what candle has no words for.
+    #![allow(unsafe_code)]
+
+    use super::{Device, DeviceError, Duration, Result};
+    use candle_core::cuda_backend::CudaDevice;
+    use candle_core::cuda_backend::WrapErr;
+    use candle_core::cuda_backend::cudarc::driver::CudaEvent;
+    use candle_core::cuda_backend::cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
+    use std::ffi::c_void;
+
+    /// Machine code is there for each of these, as the build was told; a newer card compiles what is portable.
+    const ARCHITECTURES: &str = env!("PERIPLUS_CUDA_ARCHITECTURES");
+    /// Compute capability that the kernels ask for: 8.0 brought bfloat16 and copies past the registers.
+    const OLDEST: (i32, i32) = (8, 0);
+    /// The driver's version as it counts: CUDA 13.0.
+    const RUNTIME: i32 = 13_000;
+
+    /// Opens NVIDIA card `number`, counted from 0, and [`prepare`]s it.
+    ///
+    /// # Errors
+    /// When there is no driver, it is too old, or the card is not there or not one that the kernels run on; the
+    /// sentence says which, and what to do.
+    pub fn open_cuda(number: usize) -> std::result::Result<Device, DeviceError> {
+        let (mut version, mut count) = (0, 0);
+        // SAFETY: they write one number each to the places given.
+        let answers = unsafe {
+            [sys::cuInit(0), sys::cuDriverGetVersion(&raw mut version), sys::cuDeviceGetCount(&raw mut count)]
+        };
+        if version == 0 || answers[1].result().is_err() {
+            return Err(DeviceError::NoDriver);
+        }
+        if version < RUNTIME {
+            return Err(DeviceError::DriverTooOld { major: version / 1000, minor: version % 1000 / 10 });
+        }
+        if answers.iter().any(|answer| answer.result().is_err()) || count <= 0 {
+            return Err(DeviceError::NoCard);
+        }
+        let count = count.unsigned_abs() as usize;
+        if number >= count {
+            return Err(DeviceError::NoSuchCard { number, count });
+        }
+        let device = Device::new_cuda(number)?;
+        prepare(&device)?;
+        Ok(device)
+    }
+
+    /// Makes `device` ready for the operations of this crate. Anything but a card is.
+    ///
+    /// Uses of memory on several streams are no longer tracked by events, which would cost two a tensor: each thread has a
+    /// stream of its own, and a tensor goes from one to another only when the first has waited for its work. Memory
+    /// that is freed stays with the program, so that the next frame need not ask for it.
+    ///
+    /// # Errors
+    /// When the kernels do not run on the card, which is named, or it refuses.
+    pub fn prepare(device: &Device) -> std::result::Result<(), DeviceError> {
+        let Device::Cuda(cuda) = device else { return Ok(()) };
+        let stream = cuda.cuda_stream();
+        let context = stream.context();
+        let attribute = |attribute| context.attribute(attribute).w();
+        let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        if !runs_on((major, minor), ARCHITECTURES) {
+            return Err(DeviceError::Unsupported { name: context.name().w()?, major, minor, built: ARCHITECTURES });
+        }
+        // SAFETY: streams are synchronised where tensors change threads, as said above.
+        unsafe { cuda.disable_event_tracking() };
+        let mut pool = std::ptr::null_mut();
+        let mut kept = u64::MAX;
+        // SAFETY: the pool is the device's own, and the attribute is a 64-bit number.
+        unsafe {
+            sys::cuDeviceGetDefaultMemPool(&raw mut pool, context.ordinal() as i32).result().w()?;
+            sys::cuMemPoolSetAttribute(
+                pool,
+                sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+                (&raw mut kept).cast::<c_void>(),
+            )
+            .result()
+            .w()?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn record(device: &CudaDevice) -> Result<CudaEvent> {
+        device.cuda_stream().record_event(Some(sys::CUevent_flags::CU_EVENT_DEFAULT)).w()
+    }
+
+    pub(super) fn between(earlier: &CudaEvent, later: &CudaEvent) -> Result<Duration> {
+        Ok(Duration::from_secs_f32(earlier.elapsed_ms(later).w()?.max(0.0) / 1e3))
+    }
+
+    pub(super) fn memory_taken(device: &CudaDevice) -> Result<u64> {
+        device.cuda_stream().context().bind_to_thread().w()?;
+        let (mut free, mut all) = (0, 0);
+        // SAFETY: it writes two numbers to the places given.
+        unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut all) }.result().w()?;
+        Ok((all - free) as u64)
+    }
+
+    /// Whether one of the architectures (`80`, `90a`, `90+PTX`, separated by spaces) runs on a card of this compute
+    /// capability: machine code runs on cards of its generation from its own number on, PTX on all from its number on.
+    /// An `a` adds kernels for that very number to those that are portable.
+    fn runs_on((major, minor): (i32, i32), architectures: &str) -> bool {
+        (major, minor) >= OLDEST
+            && architectures.split_whitespace().any(|name| {
+                let (number, ptx) = name.strip_suffix("+PTX").map_or((name, false), |number| (number, true));
+                number.trim_end_matches('a').parse::<i32>().is_ok_and(|number| {
+                    let (code_major, code_minor) = (number / 10, number % 10);
+                    (ptx && (code_major, code_minor) <= (major, minor)) || (code_major == major && code_minor <= minor)
+                })
+            })
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::runs_on;
+
+        #[test]
+        fn cards_are_matched_with_what_was_compiled() {
+            let all = "80 86 89 90a 90+PTX";
+            for capability in [(8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (12, 0)] {
+                assert!(runs_on(capability, all), "{capability:?}");
+            }
+            assert!(!runs_on((7, 5), all));
+            assert!(!runs_on((8, 0), "86"));
+            assert!(runs_on((9, 0), "90a") && !runs_on((12, 0), "80 90a"));
+        }
+    }
+}

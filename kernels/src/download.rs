@@ -1,0 +1,100 @@
+//! The way of results to main memory.
+
+use candle_core::{Result, Tensor};
+
+/// Copies tensors to main memory. On a card all copies of a call are in flight together and are waited for once, over
+/// memory that is kept from call to call.
+#[derive(Debug, Default)]
+pub struct Download {
+    #[cfg(feature = "cuda")]
+    staging: Option<card::Staging>,
+}
+
+impl Download {
+    /// The elements of each tensor, float32 and contiguous. What the thread has asked of the device is then done.
+    ///
+    /// # Errors
+    /// When a tensor is not contiguous or not float32, they are on different devices, or the device has failed.
+    pub fn read(&mut self, tensors: &[Tensor]) -> Result<Vec<Vec<f32>>> {
+        match tensors.first().map(Tensor::device) {
+            #[cfg(feature = "cuda")]
+            Some(candle_core::Device::Cuda(device)) => card::read(device, &mut self.staging, tensors),
+            _ => tensors.iter().map(|tensor| tensor.flatten_all()?.to_vec1()).collect(),
+        }
+    }
+}
+
+#[cfg(feature = "cuda")]
+mod card {
+    // Copies to memory that is locked in place, which the driver writes to on its own.
+    #![allow(unsafe_code)]
+
+    use super::{Result, Tensor};
+    use crate::cuda::{self, Memory};
+    use crate::operand::Operand;
+    use candle_core::cuda_backend::cudarc::driver::{PinnedHostSlice, sys::cuMemcpyDtoHAsync_v2};
+    use candle_core::cuda_backend::{CudaDevice, WrapErr};
+    use candle_core::{DType, bail};
+
+    pub(super) struct Staging(PinnedHostSlice<f32>);
+
+    impl std::fmt::Debug for Staging {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            write!(f, "Staging({} numbers)", self.0.len())
+        }
+    }
+
+    pub(super) fn read(
+        device: &CudaDevice,
+        staging: &mut Option<Staging>,
+        tensors: &[Tensor],
+    ) -> Result<Vec<Vec<f32>>> {
+        const OP: &str = "download";
+        let stream = device.cuda_stream();
+        let total: usize = tensors.iter().map(Tensor::elem_count).sum();
+        if staging.as_ref().is_none_or(|staging| staging.0.len() < total) {
+            // SAFETY: numbers of any bits are numbers, and they are written before they are read.
+            let pinned = unsafe { stream.context().alloc_pinned_with_flags(total.max(1), 0) }.w()?;
+            *staging = Some(Staging(pinned));
+        }
+        let Some(Staging(pinned)) = staging else { bail!("{OP}: no memory to copy to") };
+        let numbers = pinned.as_mut_slice().w()?;
+        let mut queue = || -> Result<()> {
+            let mut rest = &mut *numbers;
+            for tensor in tensors {
+                let operand = Operand::read(tensor);
+                let from = operand.memory(OP)?.expect(OP, DType::F32)?;
+                let (to, after) = rest.split_at_mut(tensor.elem_count());
+                rest = after;
+                if !to.is_empty() {
+                    let stream = cuda::stream(device)?;
+                    // SAFETY: the tensor holds as many numbers as there is room for, and both outlive the wait below.
+                    unsafe {
+                        cuMemcpyDtoHAsync_v2(
+                            to.as_mut_ptr().cast(),
+                            Memory::address(from),
+                            size_of_val(to),
+                            stream.cast(),
+                        )
+                    }
+                    .result()
+                    .w()?;
+                }
+            }
+            Ok(())
+        };
+        let queued = queue();
+        // Also after an error: copies may be on their way.
+        stream.synchronize().w()?;
+        queued?;
+        let mut rest = &*numbers;
+        Ok(tensors
+            .iter()
+            .map(|tensor| {
+                let (mine, after) = rest.split_at(tensor.elem_count());
+                rest = after;
+                mine.to_vec()
+            })
+            .collect())
+    }
+}

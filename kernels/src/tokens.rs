@@ -1,0 +1,74 @@
+//! Tokens side by side.
+
+#[cfg(feature = "cuda")]
+use crate::cuda;
+use crate::operand::{slice, zeros};
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
+use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
+
+/// The channels of a, then those of b: `[.., c]` and `[.., d]` -> `[.., c + d]`, float32.
+///
+/// # Errors
+/// When shapes do not fit together, an operand is not contiguous or not float32.
+pub fn join_channels(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    a.apply_op2_no_bwd(b, &JoinChannels)
+}
+
+struct JoinChannels;
+
+/// Rows and channels of both, and the shape of the result.
+fn check(a: &Layout, b: &Layout) -> Result<([usize; 3], Vec<usize>)> {
+    match (a.dims(), b.dims()) {
+        ([rows @ .., c], [other @ .., d]) if rows == other => {
+            Ok(([rows.iter().product(), *c, *d], [rows, &[c + d]].concat()))
+        }
+        shapes => bail!("join_channels: {shapes:?} must be [.., c] and [.., d]"),
+    }
+}
+
+impl CustomOp2 for JoinChannels {
+    fn name(&self) -> &'static str {
+        "join_channels"
+    }
+
+    fn cpu_fwd(
+        &self,
+        a: &CpuStorage,
+        a_layout: &Layout,
+        b: &CpuStorage,
+        b_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let ([_, c, d], shape) = check(a_layout, b_layout)?;
+        let a = slice::<f32>("join_channels: a", a, a_layout)?;
+        let b = slice::<f32>("join_channels: b", b, b_layout)?;
+        let mut y = zeros("join_channels", &shape)?;
+        if !y.is_empty() {
+            for (row, y) in y.chunks_exact_mut(c + d).enumerate() {
+                let (left, right) = y.split_at_mut(c);
+                left.copy_from_slice(&a[row * c..][..c]);
+                right.copy_from_slice(&b[row * d..][..d]);
+            }
+        }
+        Ok((CpuStorage::F32(y), shape.into()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        a: &CudaStorage,
+        a_layout: &Layout,
+        b: &CudaStorage,
+        b_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        use candle_core::DType::F32;
+        let ([rows, c, d], shape) = check(a_layout, b_layout)?;
+        let device = &a.device;
+        let a = cuda::memory("join_channels: a", a, a_layout)?.expect("join_channels: a", F32)?;
+        let b = cuda::memory("join_channels: b", b, b_layout)?.expect("join_channels: b", F32)?;
+        let (output, y) = cuda::output("join_channels", device, F32, &shape)?;
+        let size = |size| cuda::count("join_channels", size);
+        cuda::operations::join_channels(device, y, a, b, (rows as u64, size(c)?, size(d)?))?;
+        Ok((output, shape.into()))
+    }
+}

@@ -1,0 +1,310 @@
+//! Every operation on an NVIDIA card against the same one on the CPU in float32, which other tests hold against float64;
+//! the kernels of products and attention have their own checks against float64 beside them (`cuda/tests`). Inputs are random, and
+//! freed memory, which the next output is made of, is full of NaN. Without a card these tests say so and pass.
+
+#![allow(clippy::unwrap_used)] // in a test a panic is the report
+
+mod common;
+
+use candle_core::{DType, Device, Tensor};
+use common::{Random, assert_close, assert_error, wide};
+use periplus_kernels::attention::{paged_attention, self_attention};
+use periplus_kernels::conv::{add_plane, conv2d, conv2d_add, depth_to_space, relu_in_place};
+use periplus_kernels::download::Download;
+use periplus_kernels::linear::{Activation, linear, linear_add};
+use periplus_kernels::modulation::modulate;
+use periplus_kernels::norm::layer_norm;
+use periplus_kernels::pages::{PageTable, Pools, Rows, append, copy_rows};
+use periplus_kernels::patches::patches;
+use periplus_kernels::prediction::{ValueActivation, predict};
+use periplus_kernels::resample::{bilinear, bilinear_add};
+use periplus_kernels::rotary::{HeadNorms, Pairing, Rotary, norm_rotate, norm_rotate_append};
+use periplus_kernels::tokens::join_channels;
+
+const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
+const ACTIVATIONS: [Activation; 4] = [Activation::Identity, Activation::Gelu, Activation::Relu, Activation::Silu];
+
+/// A card, and random operands on both sides.
+struct Bench {
+    card: Device,
+    random: Random,
+}
+
+impl Bench {
+    fn new(seed: u64) -> Option<Self> {
+        let card = periplus_kernels::device::open_cuda(0).inspect_err(|reason| println!("skipped: {reason}")).ok()?;
+        Some(Self { card, random: Random::new(seed) })
+    }
+
+    /// A random tensor: on the card in `dtype`, and the same numbers in float32 on the CPU.
+    fn pair(&mut self, dims: &[usize], dtype: DType) -> (Tensor, Tensor) {
+        let stored = self.random.tensor(dims, dtype);
+        self.poison(dims.iter().product());
+        (stored.to_device(&self.card).unwrap(), stored.to_dtype(DType::F32).unwrap())
+    }
+
+    fn float(&mut self, dims: &[usize]) -> (Tensor, Tensor) {
+        self.pair(dims, DType::F32)
+    }
+
+    /// Leaves memory behind that is full of NaN.
+    fn poison(&self, count: usize) {
+        for count in [count, 2 * count, 4 * count] {
+            drop(Tensor::from_vec(vec![f32::NAN; count.max(1)], count.max(1), &self.card).unwrap());
+        }
+    }
+
+    fn count(&mut self, most: usize) -> usize {
+        ((self.random.number() + 1.0) / 2.0 * most as f64) as usize + 1
+    }
+}
+
+/// How far results of this type may be from those in float32.
+fn bar(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => 5e-4,
+        DType::BF16 => 4e-3,
+        _ => 3e-6,
+    }
+}
+
+#[track_caller]
+fn assert_same(on_card: &Tensor, on_cpu: &Tensor, bar: f64) {
+    assert_eq!(on_card.dims(), on_cpu.dims());
+    let on_card = on_card.to_device(&Device::Cpu).unwrap();
+    assert_close(&on_card, &wide(on_cpu), bar);
+}
+
+#[test]
+fn linear_layers() {
+    let Some(mut bench) = Bench::new(1) else { return };
+    for dtype in DTYPES {
+        for case in 0..24 {
+            let (rows, inputs, outputs) = (bench.count(200), bench.count(300), bench.count(300));
+            // Shapes of the network: whole tiles, and rows that few warps take.
+            let (inputs, outputs) = if case % 2 == 0 { (inputs * 8, outputs * 16) } else { (inputs, outputs) };
+            let rows = if case % 3 == 0 { rows % 8 + 1 } else { rows };
+            let ((x, cpu_x), (w, cpu_w)) = (bench.pair(&[rows, inputs], dtype), bench.pair(&[outputs, inputs], dtype));
+            let (b, cpu_b) = bench.float(&[outputs]);
+            let (b, cpu_b) = if case % 4 == 3 { (None, None) } else { (Some(&b), Some(&cpu_b)) };
+            let activation = ACTIVATIONS[case % 4];
+            let y = linear(&x, &w, b, activation).unwrap();
+            assert_eq!(y.dtype(), dtype);
+            assert_same(&y, &linear(&cpu_x, &cpu_w, cpu_b, activation).unwrap(), bar(dtype));
+
+            let (sum, cpu_sum) = bench.float(&[rows, outputs]);
+            linear_add(&sum, &x, &w, b).unwrap();
+            linear_add(&cpu_sum, &cpu_x, &cpu_w, cpu_b).unwrap();
+            assert_same(&sum, &cpu_sum, bar(DType::F32));
+        }
+    }
+    let ((x, _), (w, _)) = (bench.pair(&[4, 8], DType::BF16), bench.pair(&[8, 8], DType::F16));
+    assert_error(linear(&x, &w, None, Activation::Identity), &["BF16", "F16"]);
+}
+
+#[test]
+fn convolutions() {
+    let Some(mut bench) = Bench::new(2) else { return };
+    for dtype in DTYPES {
+        for (dims, outputs, k, stride, padding) in [
+            ([1, 19, 14, 64], 32, 3, 1, 1),
+            ([2, 9, 13, 24], 10, 3, 1, 1),
+            ([1, 37, 27, 128], 256, 3, 2, 1),
+            ([1, 31, 40, 128], 32, 3, 1, 1),
+            ([1, 5, 6, 3], 7, 2, 1, 0),
+            ([3, 8, 8, 16], 16, 1, 1, 0),
+        ] {
+            let (x, cpu_x) = bench.pair(&dims, dtype);
+            let (w, cpu_w) = bench.pair(&[outputs, k, k, dims[3]], dtype);
+            let (b, cpu_b) = bench.float(&[outputs]);
+            let y = conv2d(&x, &w, Some(&b), stride, padding, Activation::Relu).unwrap();
+            let cpu_y = conv2d(&cpu_x, &cpu_w, Some(&cpu_b), stride, padding, Activation::Relu).unwrap();
+            assert_same(&y, &cpu_y, bar(dtype));
+            if stride == 1 {
+                let (sum, cpu_sum) = bench.pair(y.dims(), dtype);
+                conv2d_add(&sum, &x, &w, None, padding).unwrap();
+                conv2d_add(&cpu_sum, &cpu_x, &cpu_w, None, padding).unwrap();
+                assert_same(&sum, &cpu_sum, bar(dtype));
+            }
+        }
+    }
+}
+
+#[test]
+fn norms() {
+    let Some(mut bench) = Bench::new(3) else { return };
+    for dtype in DTYPES {
+        for (rows, channels) in [(1, 1), (7, 33), (1005, 1024), (9, 2048), (3, 4096), (5, 500), (0, 8)] {
+            let (x, cpu_x) = bench.float(&[rows, channels]);
+            let ((w, cpu_w), (b, cpu_b)) = (bench.float(&[channels]), bench.float(&[channels]));
+            let y = layer_norm(&x, &w, &b, 1e-5, dtype).unwrap();
+            assert_eq!(y.dtype(), dtype);
+            assert_same(&y, &layer_norm(&cpu_x, &cpu_w, &cpu_b, 1e-5, DType::F32).unwrap(), bar(dtype));
+        }
+    }
+}
+
+#[test]
+fn rotation_of_queries_and_keys() {
+    let Some(mut bench) = Bench::new(4) else { return };
+    for dtype in DTYPES {
+        for (frames, period, heads, dim) in [(1, 1, 1, 4), (1, 77, 3, 64), (3, 7, 2, 48), (2, 20, 16, 128)] {
+            for pairing in [Pairing::SplitHalves, Pairing::Interleaved] {
+                let tokens = frames * period;
+                let (qkv, cpu_qkv) = bench.pair(&[tokens, 3, heads, dim], dtype);
+                let norms: Vec<_> = (0..4).map(|_| bench.float(&[dim])).collect();
+                let [cos, sin] = [(); 2].map(|()| bench.float(&[period, dim / 2]));
+                let times = bench.float(&[frames, 2, dim / 6]);
+                let timed = pairing == Pairing::Interleaved && dim > 4;
+                let side = |card: bool| {
+                    let pick = |pair: &(Tensor, Tensor)| if card { pair.0.clone() } else { pair.1.clone() };
+                    let rotary =
+                        Rotary { cos: pick(&cos), sin: pick(&sin), times: timed.then(|| pick(&times)), pairing };
+                    (norms.iter().map(pick).collect::<Vec<_>>(), rotary)
+                };
+                let ((norms, rotary), (cpu_norms, cpu_rotary)) = (side(true), side(false));
+                let head_norms = |n: &'_ [Tensor]| -> [Tensor; 4] { n.to_vec().try_into().unwrap() };
+                let (n, c) = (head_norms(&norms), head_norms(&cpu_norms));
+                let n = HeadNorms { queries: (&n[0], &n[1]), keys: (&n[2], &n[3]), eps: 1e-5 };
+                let c = HeadNorms { queries: (&c[0], &c[1]), keys: (&c[2], &c[3]), eps: 1e-5 };
+
+                let (pool, cpu_pool) = bench.pair(&[3, 2, tokens + 5, heads, dim], dtype);
+                let moved = qkv.copy().unwrap();
+                norm_rotate(&qkv, &n, &rotary).unwrap();
+                norm_rotate_append(&moved, &n, &rotary, &pool, 1).unwrap();
+                norm_rotate_append(&cpu_qkv, &c, &cpu_rotary, &cpu_pool, 1).unwrap();
+                assert_same(&qkv, &cpu_qkv, bar(dtype));
+                assert_same(&moved.narrow(1, 0, 1).unwrap(), &cpu_qkv.narrow(1, 0, 1).unwrap(), bar(dtype));
+                // All pages, so that rows beside those written are seen to be as they were.
+                assert_same(&pool, &cpu_pool, bar(dtype));
+            }
+        }
+    }
+}
+
+#[test]
+fn attention_within_frames_and_over_pages() {
+    let Some(mut bench) = Bench::new(5) else { return };
+    for dtype in DTYPES {
+        for (frames, tokens, heads) in [(1, 1, 1), (2, 65, 3), (1, 1005, 2), (3, 130, 16)] {
+            let (qkv, cpu_qkv) = bench.pair(&[frames, tokens, 3, heads, 64], dtype);
+            let y = self_attention(&qkv).unwrap();
+            assert_same(&y, &self_attention(&cpu_qkv).unwrap(), bar(dtype));
+        }
+        let tables =
+            [(vec![0, 1, 2], vec![], 9), (vec![2, 0], vec![1, 0], 37), (vec![], vec![1], 1), (vec![3], vec![0, 2], 20)];
+        for (frames, special, last_rows) in tables {
+            for uploaded in [false, true] {
+                let (qkv, cpu_qkv) = bench.pair(&[41, 3, 2, 64], dtype);
+                let [pool, other] = [4, 3].map(|pages| bench.pair(&[pages, 2, 37, 2, 64], dtype));
+                let mut table = PageTable::new(frames.clone(), special.clone(), last_rows);
+                if uploaded {
+                    table.upload(&bench.card).unwrap();
+                }
+                let y = paged_attention(&qkv, Pools { frames: &pool.0, special: &other.0 }, &table).unwrap();
+                let cpu_pools = Pools { frames: &pool.1, special: &other.1 };
+                assert_same(&y, &paged_attention(&cpu_qkv, cpu_pools, &table).unwrap(), bar(dtype));
+            }
+        }
+    }
+    let ((qkv, _), (pool, _)) = (bench.float(&[4, 3, 2, 64]), bench.float(&[3, 2, 5, 2, 64]));
+    let pools = Pools { frames: &pool, special: &pool };
+    let run = |frames: Vec<u32>, last_rows| paged_attention(&qkv, pools, &PageTable::new(frames, vec![], last_rows));
+    assert_error(run(vec![], 0), &["no page"]);
+    assert_error(run(vec![0], 0), &["without rows"]);
+    assert_error(run(vec![0], 6), &["6 rows"]);
+    assert_error(run(vec![3], 5), &["page 3"]);
+    let (narrow, _) = bench.float(&[1, 4, 3, 2, 48]);
+    assert_error(self_attention(&narrow), &["48 channels"]);
+}
+
+#[test]
+fn rows_of_pages() {
+    let Some(mut bench) = Bench::new(6) else { return };
+    for dtype in DTYPES {
+        let [pool, other] = [3, 2].map(|pages| bench.pair(&[pages, 2, 7, 2, 5], dtype));
+        let (qkv, cpu_qkv) = bench.pair(&[4, 3, 2, 5], dtype);
+        for (pool, other, qkv) in [(&pool.0, &other.0, &qkv), (&pool.1, &other.1, &cpu_qkv)] {
+            append(pool, 1, 2, qkv).unwrap();
+            copy_rows(pool, Rows { page: 1, row: 3 }, pool, Rows { page: 2, row: 0 }, 3).unwrap();
+            copy_rows(pool, Rows { page: 1, row: 2 }, other, Rows { page: 0, row: 1 }, 2).unwrap();
+        }
+        assert_same(&pool.0, &pool.1, 0.0_f64.next_up());
+        assert_same(&other.0, &other.1, 0.0_f64.next_up());
+    }
+}
+
+#[test]
+fn pictures() {
+    let Some(mut bench) = Bench::new(7) else { return };
+    let bytes: Vec<u8> = (0..2 * 28 * 42 * 3).map(|_| (bench.random.number() * 127.0 + 128.0) as u8).collect();
+    let cpu_pixels = Tensor::from_vec(bytes, (2, 28, 42, 3), &Device::Cpu).unwrap();
+    let pixels = cpu_pixels.to_device(&bench.card).unwrap();
+    let ((scale, cpu_scale), (shift, cpu_shift)) = (bench.float(&[3]), bench.float(&[3]));
+    let expected = patches(&cpu_pixels, &cpu_scale, &cpu_shift, 14, DType::F32).unwrap();
+    for dtype in DTYPES {
+        assert_same(&patches(&pixels, &scale, &shift, 14, dtype).unwrap(), &expected, bar(dtype));
+        for (dims, height, width) in
+            [([1, 19, 14, 256], 37, 27), ([2, 5, 7, 3], 11, 7), ([1, 1, 1, 8], 3, 4), ([1, 6, 5, 16], 1, 1)]
+        {
+            let (x, cpu_x) = bench.pair(&dims, dtype);
+            let y = bilinear(&x, height, width).unwrap();
+            let cpu_y = bilinear(&cpu_x, height, width).unwrap();
+            assert_same(&y, &cpu_y, bar(dtype));
+            let (sum, cpu_sum) = bench.pair(&[dims[0], height, width, dims[3]], dtype);
+            bilinear_add(&sum, &x).unwrap();
+            bilinear_add(&cpu_sum, &cpu_x).unwrap();
+            assert_same(&sum, &cpu_sum, bar(dtype));
+        }
+        for (dims, k) in [([1, 5, 7, 64], 2), ([2, 3, 4, 48], 4), ([1, 2, 3, 9], 3)] {
+            let (x, cpu_x) = bench.pair(&dims, dtype);
+            assert_same(&depth_to_space(&x, k).unwrap(), &depth_to_space(&cpu_x, k).unwrap(), 1e-30);
+        }
+        let (x, cpu_x) = bench.pair(&[2, 9, 11, 24], dtype);
+        let ((u, cpu_u), (v, cpu_v)) = (bench.float(&[11, 12]), bench.float(&[9, 12]));
+        add_plane(&x, &u, &v).unwrap();
+        add_plane(&cpu_x, &cpu_u, &cpu_v).unwrap();
+        assert_same(&x, &cpu_x, bar(dtype));
+        for first in [0, 7, 99] {
+            let (x, cpu_x) = bench.pair(&[13, 24], dtype);
+            relu_in_place(&x, first).unwrap();
+            relu_in_place(&cpu_x, first).unwrap();
+            assert_same(&x, &cpu_x, 1e-30);
+        }
+        for (outputs, activation) in [(2, ValueActivation::Exp), (4, ValueActivation::InverseLog)] {
+            for channels in [32, 9] {
+                let (x, cpu_x) = bench.pair(&[1, 21, 17, channels], dtype);
+                let ((w, cpu_w), (b, cpu_b)) = (bench.float(&[outputs, channels]), bench.float(&[outputs]));
+                let (values, confidences) = predict(&x, &w, &b, activation).unwrap();
+                let (cpu_values, cpu_confidences) = predict(&cpu_x, &cpu_w, &cpu_b, activation).unwrap();
+                assert_same(&values, &cpu_values, bar(DType::F32));
+                assert_same(&confidences, &cpu_confidences, bar(DType::F32));
+            }
+        }
+    }
+}
+
+#[test]
+fn tokens_side_by_side_and_modulated() {
+    let Some(mut bench) = Bench::new(8) else { return };
+    let ((a, cpu_a), (b, cpu_b)) = (bench.float(&[2, 9, 12]), bench.float(&[2, 9, 5]));
+    assert_same(&join_channels(&a, &b).unwrap(), &join_channels(&cpu_a, &cpu_b).unwrap(), 1e-30);
+    let ((x, cpu_x), (n, cpu_n)) = (bench.float(&[3, 40]), bench.float(&[3, 40]));
+    let (m, cpu_m) = bench.float(&[3, 120]);
+    assert_same(&modulate(&x, &n, &m).unwrap(), &modulate(&cpu_x, &cpu_n, &cpu_m).unwrap(), bar(DType::F32));
+}
+
+#[test]
+fn results_come_to_main_memory_together() {
+    let Some(mut bench) = Bench::new(9) else { return };
+    let mut download = Download::default();
+    for scale in [1, 3, 2] {
+        let pairs: Vec<_> = [5, 0, 700].map(|count| bench.float(&[scale, count])).into();
+        let views: Vec<_> = pairs.iter().map(|(card, _)| card.narrow(0, scale - 1, 1).unwrap()).collect();
+        for (found, (_, cpu)) in download.read(&views).unwrap().iter().zip(&pairs) {
+            assert_eq!(*found, cpu.narrow(0, scale - 1, 1).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap());
+        }
+    }
+    let (half, _) = bench.pair(&[4], DType::BF16);
+    assert_error(download.read(&[half]), &["BF16"]);
+}
