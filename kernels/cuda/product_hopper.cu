@@ -247,38 +247,39 @@ product_kernel(const __grid_constant__ CUtensorMap x_map, const __grid_constant_
 
     const Work<P> work(p, across);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    if (warp == WARPS) {
+    const bool producer = warp == WARPS;
+    float sums[P::OUTPUTS / 2];
+    if (producer) {
         if (lane == 0) produce(shared, &x_map, &weight_map, p, work);
         __syncwarp();
-        synchronize<P, false>();
-        synchronize<P, true>();
-        return;
+    } else {
+        if (threadIdx.x < P::OUTPUTS / 4) {
+            float bias[4];
+            load_bias(p, work.output + threadIdx.x * 4, bias);
+            shared.bias[threadIdx.x] = make_float4(bias[0], bias[1], bias[2], bias[3]);
+        }
+        consume(shared, work, threadIdx.x / WARPGROUP, sums);
     }
-    if (threadIdx.x < P::OUTPUTS / 4) {
-        float bias[4];
-        load_bias(p, work.output + threadIdx.x * 4, bias);
-        shared.bias[threadIdx.x] = make_float4(bias[0], bias[1], bias[2], bias[3]);
-    }
-    const int consumer = threadIdx.x / WARPGROUP;
-    float sums[P::OUTPUTS / 2];
-    consume(shared, work, consumer, sums);
 
     // Through shared memory, so that a store is of four neighbours and a warp's of whole lines: to the block of the cluster
     // that stores the row. Chunks eight apart differ by a constant, since the exclusive or changes the lowest bits alone.
     synchronize<P, false>();
-    constexpr int PART = ROWS / P::SPLITS;
-    const int row = warp * 16 + lane / 4;
+    if (!producer) {
+        constexpr int PART = ROWS / P::SPLITS;
+        const int row = warp * 16 + lane / 4;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const float4 *chunk = &shared.sums[work.split][chunk_of_sums<P>(row % PART, i * 2 + lane % 4 / 2)];
-        const uint32_t to = (P::SPLITS == 1 ? shared_address(chunk) : address_at(chunk, row / PART)) + lane % 2 * 8;
+        for (int i = 0; i < 4; i++) {
+            const float4 *chunk = &shared.sums[work.split][chunk_of_sums<P>(row % PART, i * 2 + lane % 4 / 2)];
+            const uint32_t to = (P::SPLITS == 1 ? shared_address(chunk) : address_at(chunk, row / PART)) + lane % 2 * 8;
 #pragma unroll
-        for (int j = i; j < P::OUTPUTS / 8; j += 4) {
-            store_pair(to + j / 4 * 128, sums[j * 4], sums[j * 4 + 1]);
-            store_pair(to + j / 4 * 128 + 8 * P::OUTPUTS * 4, sums[j * 4 + 2], sums[j * 4 + 3]);
+            for (int j = i; j < P::OUTPUTS / 8; j += 4) {
+                store_pair(to + j / 4 * 128, sums[j * 4], sums[j * 4 + 1]);
+                store_pair(to + j / 4 * 128 + 8 * P::OUTPUTS * 4, sums[j * 4 + 2], sums[j * 4 + 3]);
+            }
         }
     }
     synchronize<P, true>();
+    if (producer) return;
 
     if (p.output == ELEMENT_F32) store<float>(shared, p, work);
     else store<T>(shared, p, work);
