@@ -3,7 +3,7 @@
 //! `cargo run --release -p periplus-examples --example trajectory -- FRAMES WEIGHTS.safetensors`
 
 use periplus::frames::{FolderOptions, FolderSource, Preprocess, Resize};
-use periplus::{DType, Device, Engine, FrameOutput, SessionConfig, Weights};
+use periplus::{Answers, DType, Device, Engine, FrameOutput, SessionConfig, Weights};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -11,7 +11,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("give a folder of pictures and a safetensors file".into());
     };
     let engine = Engine::load(&Weights::open(weights.as_ref(), None)?, DType::F32, &Device::Cpu)?;
-    let mut session = engine.session(SessionConfig::from(engine.config()))?;
+    let mut session = engine.session(SessionConfig { answers: Answers::Poses, ..engine.config().into() })?;
     let preprocess = Preprocess::new(518, 14, Resize::Crop)?;
     for frame in FolderSource::open(frames, &FolderOptions::default(), preprocess)? {
         session.push(frame?)?.iter().for_each(print);

@@ -132,6 +132,7 @@ pub fn errors(golden: &Golden, outputs: &[FrameOutput]) -> Vec<(String, f64)> {
     let pixel_stride = golden.metadata("pixel_stride").unwrap_or(1);
     let every = golden.metadata("dense_every").unwrap_or(1);
     let dense = || outputs.iter().step_by(every);
+    let depth_maps = || dense().map(|output| output.depth_map.as_ref().unwrap());
     let stride = |map: Tensor, dim: usize| {
         let kept: Vec<u32> = (0..map.dim(dim).unwrap() as u32).step_by(pixel_stride).collect();
         map.index_select(&Tensor::new(kept, &Device::Cpu).unwrap(), dim).unwrap()
@@ -147,8 +148,8 @@ pub fn errors(golden: &Golden, outputs: &[FrameOutput]) -> Vec<(String, f64)> {
                     let rows: Vec<f32> = outputs.iter().flat_map(|output| output.pose_encoding.0).collect();
                     Tensor::from_vec(rows, (outputs.len(), 9), &Device::Cpu).unwrap()
                 }
-                "depth" => strided(maps(dense().map(|output| &output.depth))),
-                "depth_conf" => strided(maps(dense().map(|output| &output.confidence))),
+                "depth" => strided(maps(depth_maps().map(|map| &map.depth))),
+                "depth_conf" => strided(maps(depth_maps().map(|map| &map.confidence))),
                 "world_points" => {
                     let points = dense().map(|output| &output.world_points.as_ref().unwrap().points);
                     let points: Vec<Tensor> = points

@@ -67,7 +67,8 @@ goldens! {
 /// All numbers of an answer, as bits.
 fn bits(outputs: &[FrameOutput]) -> Vec<u32> {
     let numbers = outputs.iter().flat_map(|output| {
-        output.pose_encoding.0.iter().chain(output.depth.values()).chain(output.confidence.values())
+        let map = output.depth_map.as_ref().unwrap();
+        output.pose_encoding.0.iter().chain(map.depth.values()).chain(map.confidence.values())
     });
     numbers.map(|number| number.to_bits()).collect()
 }

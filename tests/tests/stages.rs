@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use periplus_model::checkpoint::Weights;
-use periplus_model::{Model, Stream};
+use periplus_model::{Answers, Model, Stream};
 use periplus_tests::{Golden, card, error};
 
 const BOUND: f64 = 1e-5;
@@ -28,7 +28,7 @@ fn every_stage_on(device: &Device, bound: f64) {
     let golden = Golden::open("stages");
     let weights = Weights::synthetic(golden.config.clone(), golden.weights_seed()).unwrap();
     let model = Model::load(&weights, DType::F32, device).unwrap();
-    let mut stream = Stream::new(Arc::new(model), &golden.config.stream).unwrap();
+    let mut stream = Stream::new(Arc::new(model), &golden.config.stream, Answers::All).unwrap();
     let frames = golden.frames();
     let mut compared = 0;
     for (step, first, count) in [("scale", 0, 3), ("next", 3, 1)] {
@@ -40,8 +40,9 @@ fn every_stage_on(device: &Device, bound: f64) {
         let frames = frames.narrow(0, first, count).unwrap();
         let prediction = stream.push_observed(&frames, true, Some(&mut observer)).unwrap();
         stream.accept().unwrap();
-        found.insert("depth".into(), prediction.depth);
-        found.insert("depth_conf".into(), prediction.depth_conf);
+        let (depth, confidence) = prediction.depth.unwrap();
+        found.insert("depth".into(), depth);
+        found.insert("depth_conf".into(), confidence);
         for (name, found) in found {
             let expected = &golden.tensors[&format!("{step}.{name}")];
             assert_eq!(found.dims(), expected.dims(), "{step}.{name}");
@@ -71,7 +72,7 @@ fn no_trace_on(device: &Device, bound: f64) {
     let golden = Golden::open("stream");
     let weights = Weights::synthetic(golden.config.clone(), golden.weights_seed()).unwrap();
     let model = Arc::new(Model::load(&weights, DType::F32, device).unwrap());
-    let mut stream = Stream::new(model, &golden.config.stream).unwrap();
+    let mut stream = Stream::new(model, &golden.config.stream, Answers::Poses).unwrap();
     let frames = golden.frames();
     let scale_frames = golden.config.stream.scale_frames;
     let mut poses = Vec::new();

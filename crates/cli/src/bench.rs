@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use periplus::checkpoint::synthetic::hash_uniform;
-use periplus::{Device, Engine, Frame, Keyframes, Raster, Session, SessionConfig, StreamSettings, Viewport, Weights};
+use periplus::{Device, Engine, Frame, Raster, Session, SessionConfig, StreamSettings, Viewport, Weights};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -144,7 +144,7 @@ fn measure(
     let load_seconds = started.elapsed().as_secs_f64();
 
     let window = stream.window;
-    let mut session = engine.session(SessionConfig { stream, keyframes: Keyframes::Every(1) })?;
+    let mut session = engine.session(SessionConfig { stream, ..engine.config().into() })?;
     let mut noise = (0..).map(|index| noise(arguments.image_size, index));
     let stages = StageTimes::new(device);
     let mut times = |count: usize| -> Result<Vec<_>, Failure> {

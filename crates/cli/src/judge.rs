@@ -25,6 +25,7 @@ impl Judge {
         let Some((picture, (_, position))) = CLIP.iter().zip(demo::truth()).find(is_named) else { return };
         self.estimate.push(output.camera_to_world.translation.vector.into());
         self.truth.push(position);
+        let Some(map) = &output.depth_map else { return };
         let Ok(truth) = ImageReader::with_format(Cursor::new(picture.depth), ImageFormat::Png).decode() else { return };
         let ([scale_x, scale_y], [offset_x, offset_y]) = (output.viewport.scale, output.viewport.offset);
         for (x, y, millimetres) in truth.into_luma16().enumerate_pixels() {
@@ -33,7 +34,7 @@ impl Judge {
             let row = ((f64::from(y) + 0.5) * scale_y + offset_y).floor();
             if column >= 0.0
                 && row >= 0.0
-                && let Some(&depth) = output.depth.get(column as usize, row as usize)
+                && let Some(&depth) = map.depth.get(column as usize, row as usize)
             {
                 self.depths.push((depth, f32::from(millimetres.0[0]) / 1000.0));
             }

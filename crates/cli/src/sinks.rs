@@ -4,10 +4,10 @@ use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use periplus::FrameOutput;
 use periplus::export::{
     DepthMaps, ExportError, JsonFile, JsonLines, NpzFiles, PointCloud, PointCloudOptions, Sink, Trajectory,
 };
+use periplus::{Answers, FrameOutput};
 
 use crate::console;
 use crate::failure::Failure;
@@ -116,7 +116,24 @@ impl Sinks {
     }
 }
 
+impl Format {
+    /// What of a frame it holds.
+    fn answers(self) -> Answers {
+        match self {
+            Self::Tum => Answers::Poses,
+            Self::Depth | Self::Ply | Self::Jsonl => Answers::Depth,
+            Self::Npz => Answers::All,
+        }
+    }
+}
+
 impl SinkOptions {
+    /// What of a frame all the places together hold; `None` if there are none.
+    pub(crate) fn answers(&self) -> Option<Answers> {
+        let saved = self.out.iter().flat_map(|_| &self.save).copied();
+        saved.chain(self.json.then_some(Format::Jsonl)).map(Format::answers).max()
+    }
+
     /// Whether objects scroll over the user's terminal, where a progress bar would be in their way.
     pub(crate) fn on_terminal(&self) -> bool {
         self.json && io::stdout().is_terminal()
@@ -129,5 +146,34 @@ impl SinkOptions {
             return Ok(());
         }
         console::print(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        sinks: SinkOptions,
+    }
+
+    #[test]
+    fn no_more_is_asked_of_the_network_than_goes_somewhere() {
+        for (arguments, expected) in [
+            ("", None),
+            ("--json", Some(Answers::Depth)),
+            ("--out o", Some(Answers::All)),
+            ("--out o --save tum", Some(Answers::Poses)),
+            ("--out o --save tum --json", Some(Answers::Depth)),
+            ("--out o --save ply,tum", Some(Answers::Depth)),
+            ("--out o --save depth,npz", Some(Answers::All)),
+        ] {
+            let Program { sinks } = Program::parse_from([""].into_iter().chain(arguments.split_whitespace()));
+            assert_eq!(sinks.answers(), expected, "{arguments}");
+        }
     }
 }

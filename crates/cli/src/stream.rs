@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use periplus::frames::{FolderOptions, FolderSource, OnBadFrame, Preprocess, Resize, Source};
-use periplus::{Config, Engine, FrameOutput, Keyframes, Session, SessionConfig, keyframe_interval};
+use periplus::{Answers, Config, Engine, FrameOutput, Keyframes, Session, SessionConfig, keyframe_interval};
 
 use crate::console::{self, counted};
 use crate::demo::{self, DemoClip};
@@ -112,14 +112,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let engine = engine?;
     drop(weights);
-    let session = engine.session(SessionConfig { stream, keyframes: Keyframes::Every(interval) })?;
+    let judge = (arguments.frames.is_none() && !arguments.quiet).then(Judge::default);
+    // Where nothing is kept, the run is there to be watched, and its speed is that of all answers.
+    let kept = arguments.sinks.answers().unwrap_or(Answers::All);
+    let answers = if judge.is_some() { kept.max(Answers::Depth) } else { kept };
+    let session = engine.session(SessionConfig { stream, keyframes: Keyframes::Every(interval), answers })?;
 
     let mut run = Run {
         progress: Progress::start(source.len_hint(), arguments.quiet || arguments.sinks.on_terminal()),
         source,
         session,
         sinks,
-        judge: arguments.frames.is_none().then(Judge::default),
+        judge,
         frames: 0,
     };
     let ended = run.stream(&interruption);
@@ -131,7 +135,7 @@ struct Run {
     source: Box<dyn Source>,
     session: Session,
     sinks: Sinks,
-    /// For the bundled clip.
+    /// For the bundled clip, if anybody hears it.
     judge: Option<Judge>,
     progress: Progress,
     /// Frames answered.

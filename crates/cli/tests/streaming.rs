@@ -55,6 +55,29 @@ fn every_format_is_written() {
 }
 
 #[test]
+fn the_trajectory_alone_is_the_same_as_with_everything_else() {
+    let scratch = Scratch::new();
+    let (clip, weights) = (scratch.pictures("clip", 8), scratch.tiny_weights());
+    let [alone, among] = [("alone", "tum"), ("among", "npz,tum,depth,ply,jsonl")].map(|(out, formats)| {
+        let out = scratch.path(out);
+        let ended = run(stream(&clip, &weights).arg("--out").arg(&out).args(["--save", formats]));
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        fs::read_to_string(out.join("trajectory.txt")).unwrap()
+    });
+    assert_eq!(alone.lines().count(), 9, "{alone}");
+    assert_eq!(alone, among);
+    assert_eq!(names(&scratch.path("alone")), ["trajectory.txt"]);
+    // Each of the others needs more than poses, and gets it.
+    for formats in ["tum,jsonl", "tum,depth", "tum,ply", "tum,npz"] {
+        let ended = run(stream(&clip, &weights).arg("--out").arg(scratch.path("more")).args(["--save", formats]));
+        assert_eq!(ended.code, 0, "{formats}: {}", ended.stderr);
+    }
+    let ended =
+        run(stream(&clip, &weights).arg("--json").arg("--out").arg(scratch.path("more")).args(["--save", "tum"]));
+    assert_eq!((ended.code, objects(&ended.stdout).len()), (0, 8), "{}", ended.stderr);
+}
+
+#[test]
 fn quiet_says_nothing_when_all_is_well() {
     let scratch = Scratch::new();
     let mut command = stream(&scratch.pictures("clip", 4), &scratch.tiny_weights());

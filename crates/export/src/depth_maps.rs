@@ -8,6 +8,7 @@ use periplus_geometry::FrameOutput;
 
 use crate::numbered::NumberedFiles;
 use crate::pending::write_file;
+use crate::sink::depth_map;
 use crate::{ExportError, Sink, Summary};
 
 /// Values of a depth map per unit of depth: millimetres if the stream is in metres, as RGB-D tools assume. Reaches to
@@ -36,10 +37,10 @@ impl DepthMaps {
 
 impl Sink for DepthMaps {
     fn write(&mut self, frame: &FrameOutput) -> Result<(), ExportError> {
-        let (width, height) = (frame.depth.width() as u32, frame.depth.height() as u32);
-        let values: Vec<u16> = frame.depth.values().iter().map(|&depth| quantized(depth)).collect();
-        let finite =
-            frame.depth.values().iter().zip(&values).filter(|(depth, value)| depth.is_finite() && **value == 0);
+        let depth = &depth_map(frame, self.files.folder())?.depth;
+        let (width, height) = (depth.width() as u32, depth.height() as u32);
+        let values: Vec<u16> = depth.values().iter().map(|&depth| quantized(depth)).collect();
+        let finite = depth.values().iter().zip(&values).filter(|(depth, value)| depth.is_finite() && **value == 0);
         let out_of_range = finite.count();
         let mut png = Cursor::new(Vec::new());
         ImageBuffer::<Luma<u16>, _>::from_raw(width, height, values)

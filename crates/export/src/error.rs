@@ -33,6 +33,14 @@ pub enum ExportError {
         /// The folder.
         path: PathBuf,
     },
+    /// The format has depth in it, and the frame comes from a session that was asked for poses only.
+    #[error("{} needs depth, and frame {index} has none: ask the session for more than poses", path.display())]
+    NoDepth {
+        /// What was being written.
+        path: PathBuf,
+        /// Number of the frame in the stream.
+        index: usize,
+    },
     /// A file (or stream) cannot be written for another reason: no permission, say.
     #[error("{} cannot be written: {source}", path.display())]
     Write {

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::pending::{PendingFile, make_folder};
 use crate::pose::{matrix_rows, quaternion};
+use crate::sink::depth_map;
 use crate::{ExportError, Sink, Summary};
 
 /// JSON lines to a writer: standard output, a pipe, a socket. Each line is flushed, so that a reader can keep up.
@@ -118,6 +119,7 @@ struct Depth {
 }
 
 fn line(frame: &FrameOutput, path: &Path) -> Result<Vec<u8>, ExportError> {
+    let map = depth_map(frame, path)?;
     let pose = &frame.camera_to_world;
     let object = Line {
         index: frame.index,
@@ -131,8 +133,8 @@ fn line(frame: &FrameOutput, path: &Path) -> Result<Vec<u8>, ExportError> {
             network: Camera::new(&frame.intrinsics, frame.viewport.network),
             original: Camera::new(&frame.intrinsics.in_original(&frame.viewport), frame.viewport.original),
         },
-        depth: Depth::new(finite(frame.depth.values()).collect()),
-        mean_confidence: mean(finite(frame.confidence.values())),
+        depth: Depth::new(finite(map.depth.values()).collect()),
+        mean_confidence: mean(finite(map.confidence.values())),
         milliseconds: frame.elapsed.as_micros() as f64 / 1000.0,
     };
     let mut line = serde_json::to_vec(&object).map_err(|error| ExportError::writing(path, error.into()))?;

@@ -4,19 +4,20 @@ use std::io::{self, Cursor, Write};
 use std::path::Path;
 
 use npyz::WriterBuilder;
-use periplus_geometry::FrameOutput;
+use periplus_geometry::{DepthMap, FrameOutput};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 use crate::numbered::NumberedFiles;
 use crate::pose::matrix_rows;
+use crate::sink::depth_map;
 use crate::{ExportError, Sink, Summary};
 
 /// `npz/000000.npz` and so on: what `numpy.load` opens, all float32, not compressed.
 ///
 /// `pose_enc [9]`, `camera_to_world [3, 4]`, `intrinsics [3, 3]` (pixels, at network resolution), `depth [H, W]` and
-/// `depth_conf [H, W]`; with a point head `world_points [H, W, 3]` and `world_points_conf [H, W]` too. Values that are
-/// not finite are written as they are.
+/// `depth_conf [H, W]`; `world_points [H, W, 3]` and `world_points_conf [H, W]` too if the frame has them. Values that
+/// are not finite are written as they are.
 pub struct NpzFiles {
     files: NumberedFiles,
 }
@@ -33,7 +34,8 @@ impl NpzFiles {
 
 impl Sink for NpzFiles {
     fn write(&mut self, frame: &FrameOutput) -> Result<(), ExportError> {
-        let archive = archive(frame).map_err(|error| ExportError::writing(self.files.folder(), error))?;
+        let map = depth_map(frame, self.files.folder())?;
+        let archive = archive(frame, map).map_err(|error| ExportError::writing(self.files.folder(), error))?;
         self.files.write(frame.index, &archive)
     }
 
@@ -43,17 +45,17 @@ impl Sink for NpzFiles {
 }
 
 /// The file of one frame: a zip archive of `.npy` files.
-fn archive(frame: &FrameOutput) -> io::Result<Vec<u8>> {
+fn archive(frame: &FrameOutput, map: &DepthMap) -> io::Result<Vec<u8>> {
     let mut archive = Archive(ZipWriter::new(Cursor::new(Vec::new())));
     let pose = matrix_rows(&frame.camera_to_world).map(|row| row.map(|value| value as f32));
     // Columns of the transpose are rows.
     let intrinsics = frame.intrinsics.matrix().transpose().map(|value| value as f32);
-    let size = [frame.depth.height(), frame.depth.width()];
+    let size = [map.depth.height(), map.depth.width()];
     archive.add("pose_enc", &[9], &frame.pose_encoding.0)?;
     archive.add("camera_to_world", &[3, 4], pose.as_flattened())?;
     archive.add("intrinsics", &[3, 3], intrinsics.as_slice())?;
-    archive.add("depth", &size, frame.depth.values())?;
-    archive.add("depth_conf", &[frame.confidence.height(), frame.confidence.width()], frame.confidence.values())?;
+    archive.add("depth", &size, map.depth.values())?;
+    archive.add("depth_conf", &[map.confidence.height(), map.confidence.width()], map.confidence.values())?;
     if let Some(world) = &frame.world_points {
         let size = [world.points.height(), world.points.width()];
         archive.add("world_points", &[size[0], size[1], 3], world.points.values().as_flattened())?;

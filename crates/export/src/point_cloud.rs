@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use periplus_geometry::{FrameOutput, median};
+use periplus_geometry::{DepthMap, FrameOutput, Intrinsics, median};
 
 use crate::pending::{PendingFile, make_folder};
+use crate::sink::depth_map;
 use crate::{ExportError, Sink, Summary};
 
 /// The least distance of two different float32 numbers, so of two points: in smaller voxels each is alone.
@@ -66,12 +67,13 @@ impl PointCloud {
 
 impl Sink for PointCloud {
     fn write(&mut self, frame: &FrameOutput) -> Result<(), ExportError> {
-        let voxel_size = *self.voxel_size.get_or_insert_with(|| two_pixels(frame));
-        let points = frame.points();
+        let map = depth_map(frame, self.file.path())?;
+        let voxel_size = *self.voxel_size.get_or_insert_with(|| two_pixels(map, &frame.intrinsics));
+        let points = map.points(&frame.intrinsics, &frame.camera_to_world);
         let mut record = Vec::new();
         let mut count = 0;
-        let confidence = frame.confidence.values();
-        let pixels = frame.depth.values().iter().zip(confidence).zip(frame.pixels.values()).zip(points.values());
+        let confidence = map.confidence.values();
+        let pixels = map.depth.values().iter().zip(confidence).zip(frame.pixels.values()).zip(points.values());
         for (((&depth, &confidence), colour), point) in pixels {
             let point = [point.x, point.y, point.z];
             let wanted = depth > 0.0 && confidence >= self.options.min_confidence;
@@ -104,9 +106,9 @@ impl Sink for PointCloud {
 }
 
 /// Twice what a pixel spans at the median depth; 0 if that is not known.
-fn two_pixels(frame: &FrameOutput) -> f64 {
-    let mut depths: Vec<f64> = frame.depth.values().iter().copied().filter(|z| z.is_finite()).map(f64::from).collect();
-    let size = 2.0 * median(&mut depths).unwrap_or(0.0) / frame.intrinsics.fx;
+fn two_pixels(map: &DepthMap, intrinsics: &Intrinsics) -> f64 {
+    let mut depths: Vec<f64> = map.depth.values().iter().copied().filter(|z| z.is_finite()).map(f64::from).collect();
+    let size = 2.0 * median(&mut depths).unwrap_or(0.0) / intrinsics.fx;
     if size.is_finite() { size } else { 0.0 }
 }
 

@@ -1,9 +1,9 @@
 //! What all formats have in common.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use periplus_geometry::FrameOutput;
+use periplus_geometry::{DepthMap, FrameOutput};
 
 use crate::ExportError;
 
@@ -12,7 +12,8 @@ pub trait Sink: Send {
     /// Writes one frame.
     ///
     /// # Errors
-    /// If it cannot be written. What was written before stays valid; [`Sink::finish`] is still to be called.
+    /// If it cannot be written, or has no depth where the format has ([`ExportError::NoDepth`]). What was written before
+    /// stays valid; [`Sink::finish`] is still to be called.
     fn write(&mut self, frame: &FrameOutput) -> Result<(), ExportError>;
 
     /// Ends the run, complete or cut short, and says what was written. Until then, a file that all frames share has
@@ -21,6 +22,12 @@ pub trait Sink: Send {
     /// # Errors
     /// If the last bytes cannot be written or a file cannot be given its name.
     fn finish(self: Box<Self>) -> Result<Summary, ExportError>;
+}
+
+/// The depth map that `path` is to hold.
+pub(crate) fn depth_map<'a>(frame: &'a FrameOutput, path: &Path) -> Result<&'a DepthMap, ExportError> {
+    let missing = || ExportError::NoDepth { path: path.to_path_buf(), index: frame.index };
+    frame.depth_map.as_ref().ok_or_else(missing)
 }
 
 /// What a sink has written. Displays as a line for the user.

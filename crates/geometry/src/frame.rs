@@ -7,6 +7,28 @@ use nalgebra::{Isometry3, Point3, Vector3};
 
 use crate::{Intrinsics, PoseEncoding, Raster, Viewport};
 
+/// How far each pixel is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DepthMap {
+    /// Depth along z, in the unit of the stream; network resolution.
+    pub depth: Raster<f32>,
+    /// Confidence of the depth, 1 and above.
+    pub confidence: Raster<f32>,
+}
+
+impl DepthMap {
+    /// The pixels as points of the world, row by row, of a camera with `intrinsics` (at network resolution) that stands at
+    /// `camera_to_world`. A depth that is not finite gives a point that is not finite.
+    pub fn points(&self, intrinsics: &Intrinsics, camera_to_world: &Isometry3<f64>) -> Raster<Point3<f32>> {
+        let rotation = camera_to_world.rotation.to_rotation_matrix();
+        let origin = camera_to_world.translation.vector;
+        self.depth.map_pixels(|x, y, &depth| {
+            let point: Vector3<f64> = rotation * intrinsics.unproject(x as f64, y as f64, depth.into()) + origin;
+            Point3::from(point.cast())
+        })
+    }
+}
+
 /// What a point head says (stage-1 checkpoints carry one).
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorldPoints {
@@ -35,27 +57,12 @@ pub struct FrameOutput {
     pub intrinsics: Intrinsics,
     /// How the network's picture lies in the original.
     pub viewport: Viewport,
-    /// Depth along z, in the unit of the stream; network resolution.
-    pub depth: Raster<f32>,
-    /// Confidence of the depth, 1 and above; network resolution.
-    pub confidence: Raster<f32>,
-    /// What the point head says; `None` for checkpoints without one.
+    /// How far each pixel is; `None` where only poses were asked for.
+    pub depth_map: Option<DepthMap>,
+    /// What the point head says; `None` for checkpoints without one, and where it was not asked for.
     pub world_points: Option<WorldPoints>,
     /// What the network saw, 8-bit RGB.
     pub pixels: Arc<Raster<[u8; 3]>>,
     /// Time the engine took for this frame (of the scale frames: their share).
     pub elapsed: Duration,
-}
-
-impl FrameOutput {
-    /// The depth map as points of the world, row by row, at network resolution. A depth that is not finite gives a
-    /// point that is not finite.
-    pub fn points(&self) -> Raster<Point3<f32>> {
-        let rotation = self.camera_to_world.rotation.to_rotation_matrix();
-        let origin = self.camera_to_world.translation.vector;
-        self.depth.map_pixels(|x, y, &depth| {
-            let point: Vector3<f64> = rotation * self.intrinsics.unproject(x as f64, y as f64, depth.into()) + origin;
-            Point3::from(point.cast())
-        })
-    }
 }

@@ -18,7 +18,7 @@ mod viewport;
 pub use alignment::{AlignmentError, absolute_trajectory_error, align, path_length};
 pub use camera::{Intrinsics, PoseEncoding};
 pub use depth::{DepthError, depth_error, median};
-pub use frame::{FrameOutput, WorldPoints};
+pub use frame::{DepthMap, FrameOutput, WorldPoints};
 pub use motion::displacement;
 pub use nalgebra;
 pub use raster::Raster;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
-use periplus_geometry::{FrameOutput, PoseEncoding, Raster, Viewport, displacement};
+use periplus_geometry::{DepthMap, FrameOutput, PoseEncoding, Raster, Viewport, displacement};
 
 struct Golden(HashMap<String, Tensor>);
 
@@ -37,10 +37,9 @@ impl Golden {
             camera_to_world: pose_encoding.camera_to_world(),
             intrinsics: pose_encoding.intrinsics(width as u32, height as u32),
             viewport: Viewport::identity(width as u32, height as u32),
-            confidence: depth.map_pixels(|_, _, _| 1.0),
             world_points: None,
             pixels: Arc::new(depth.map_pixels(|_, _, _| [0; 3])),
-            depth,
+            depth_map: Some(DepthMap { confidence: depth.map_pixels(|_, _, _| 1.0), depth }),
             elapsed: Duration::ZERO,
         }
     }
@@ -67,7 +66,8 @@ fn poses_intrinsics_and_points_are_those_of_the_reference() {
         let pose = output.camera_to_world.to_homogeneous().fixed_view::<3, 4>(0, 0).transpose();
         assert_close(pose.as_slice(), &golden.frame("camera_to_world", frame), 1e-6);
         assert_close(output.intrinsics.matrix().transpose().as_slice(), &golden.frame("intrinsics", frame), 1e-6);
-        let points = output.points();
+        let map = output.depth_map.unwrap();
+        let points = map.points(&output.intrinsics, &output.camera_to_world);
         assert_eq!((points.width(), points.height()), (84, 56));
         let points: Vec<f64> = points.values().iter().flat_map(|p| [p.x, p.y, p.z]).map(f64::from).collect();
         assert_close(&points, &golden.frame("points", frame), 2e-6);
@@ -82,7 +82,7 @@ fn displacement_is_that_of_the_reference() {
     let expected = [0.0, 727.647_200_564_527_3, 1_894.636_463_717_063_9, 1_354.833_119_491_276_4];
     for (frame, expected) in expected.into_iter().enumerate() {
         let output = golden.output(frame);
-        let ours = displacement(&output.pose_encoding, &output.depth, &reference);
+        let ours = displacement(&output.pose_encoding, &output.depth_map.unwrap().depth, &reference);
         assert!((ours - expected).abs() < 1e-9 * expected.max(1.0), "frame {frame}: {ours}, expected {expected}");
     }
 }

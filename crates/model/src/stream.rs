@@ -18,6 +18,7 @@ use crate::{Model, ModelError, Observer};
 /// Frames are counted in cached ones: the scale frames take 0.., each keyframe the next number.
 pub struct Stream {
     model: Arc<Model>,
+    answers: Answers,
     cache: KvCache,
     camera: CameraCache,
     /// How many scale frames this stream began with; `None` before they are accepted.
@@ -31,8 +32,21 @@ struct Tables {
     start: Tensor,
     within_frame: Rotary,
     across_frames: Rotary3d,
-    depth_planes: Planes,
+    /// `None` where the head is not asked.
+    depth_planes: Option<Planes>,
     point_planes: Option<Planes>,
+}
+
+/// What is wanted of every frame. Each says all that the ones before it say; what is not wanted is not computed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Answers {
+    /// Pose and intrinsics.
+    Poses,
+    /// Also depth and its confidence for every pixel.
+    Depth,
+    /// All that the checkpoint can say: with a point head also points in the world and their confidence.
+    #[default]
+    All,
 }
 
 /// What the network says of the frames pushed together.
@@ -40,21 +54,20 @@ struct Tables {
 pub struct Prediction {
     /// `[frames, 9]`: camera-to-world translation, quaternion x y z w, vertical and horizontal field of view in radians.
     pub pose_enc: Tensor,
-    /// `[frames, height, width]`, along the camera's z axis, in the unit of the stream.
-    pub depth: Tensor,
-    /// `[frames, height, width]`, 1 and above.
-    pub depth_conf: Tensor,
-    /// `[frames, height, width, 3]` and `[frames, height, width]`: points in the world and their confidence, from a
-    /// checkpoint with a point head.
+    /// `[frames, height, width]` both: depth along the camera's z axis, in the unit of the stream, and its confidence, 1
+    /// and above. `None` where only [`Answers::Poses`] are wanted.
+    pub depth: Option<(Tensor, Tensor)>,
+    /// `[frames, height, width, 3]` and `[frames, height, width]`: points in the world and their confidence. From a
+    /// checkpoint with a point head, where [`Answers::All`] is wanted.
     pub world_points: Option<(Tensor, Tensor)>,
 }
 
 impl Stream {
-    /// The state of a new video, to be run through `model`.
+    /// The state of a new video, to be run through `model` for `answers`.
     ///
     /// # Errors
     /// Settings out of range.
-    pub fn new(model: Arc<Model>, settings: &StreamSettings) -> Result<Self, ModelError> {
+    pub fn new(model: Arc<Model>, settings: &StreamSettings, answers: Answers) -> Result<Self, ModelError> {
         settings.validate()?;
         let network = model.config();
         let cache = settings.cache(network.num_special());
@@ -63,6 +76,7 @@ impl Stream {
             cache: KvCache::new(cache, network.depth, network.num_heads, head_dim, model.dtype, &model.device)?,
             camera: model.camera_head.cache(settings.camera_iterations, &model.device)?,
             model,
+            answers,
             scale_frames: None,
             tables: None,
         })
@@ -155,7 +169,7 @@ impl Stream {
         let tables = match &mut self.tables {
             Some(tables) if tables.grid == grid => tables,
             Some(tables) if self.scale_frames.is_some() => return Err(model.other_size(tables.grid, grid)),
-            tables => tables.insert(Tables::new(&model, grid)?),
+            tables => tables.insert(Tables::new(&model, grid, self.answers)?),
         };
 
         let x = {
@@ -174,9 +188,13 @@ impl Stream {
             model.camera_head.forward(&Tensor::cat(&first, 0)?, &mut self.camera)?
         };
         trace.note(|| "pose_enc".into(), &pose_enc)?;
-        let (depth, depth_conf) = {
-            let _span = tracing::trace_span!("depth_head").entered();
-            model.depth_head.forward(&taps, grid, &tables.depth_planes)?
+        let depth = match &tables.depth_planes {
+            Some(planes) => {
+                let _span = tracing::trace_span!("depth_head").entered();
+                let (depth, confidence) = model.depth_head.forward(&taps, grid, planes)?;
+                Some((depth.squeeze(3)?, confidence))
+            }
+            None => None,
         };
         let world_points = match (&model.point_head, &tables.point_planes) {
             (Some(head), Some(planes)) => {
@@ -185,12 +203,14 @@ impl Stream {
             }
             _ => None,
         };
-        Ok(Prediction { pose_enc, depth: depth.squeeze(3)?, depth_conf, world_points })
+        Ok(Prediction { pose_enc, depth, world_points })
     }
 }
 
 impl Tables {
-    fn new(model: &Model, grid: Grid) -> Result<Self, ModelError> {
+    fn new(model: &Model, grid: Grid, answers: Answers) -> Result<Self, ModelError> {
+        let depth_head = (answers >= Answers::Depth).then_some(&model.depth_head);
+        let point_head = model.point_head.as_ref().filter(|_| answers == Answers::All);
         let special = model.config.num_special();
         let head_dim = model.config.embed_dim / model.config.num_heads;
         Ok(Self {
@@ -198,8 +218,8 @@ impl Tables {
             start: model.patch_embed.start(grid)?,
             within_frame: rotary_2d(grid, special, head_dim, &model.device)?,
             across_frames: Rotary3d::new(grid, special, &model.device)?,
-            depth_planes: model.depth_head.planes(grid, &model.device)?,
-            point_planes: model.point_head.as_ref().map(|head| head.planes(grid, &model.device)).transpose()?,
+            depth_planes: depth_head.map(|head| head.planes(grid, &model.device)).transpose()?,
+            point_planes: point_head.map(|head| head.planes(grid, &model.device)).transpose()?,
         })
     }
 }

@@ -40,7 +40,7 @@ impl Engine {
     /// A session for one video.
     ///
     /// # Errors
-    /// A setting out of range.
+    /// A setting out of range, or keyframes by motion where only poses are wanted.
     pub fn session(&self, config: SessionConfig) -> Result<Session, EngineError> {
         Session::new(Arc::clone(&self.model), config)
     }

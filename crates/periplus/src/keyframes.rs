@@ -1,6 +1,7 @@
 //! Which frames stay in the cache.
 
-use periplus_geometry::{PoseEncoding, Raster, displacement};
+use periplus_geometry::{DepthMap, PoseEncoding, displacement};
+use periplus_model::Answers;
 
 /// Views that the network was trained on at once; a clip of more is thinned to about as many keyframes.
 const TRAINED_VIEWS: usize = 320;
@@ -16,7 +17,7 @@ pub enum Keyframes {
     /// The first and every so-many-th after it; at least 1. [`keyframe_interval`] suggests a number.
     Every(usize),
     /// The first; after it each frame in which the picture has moved by more than `pixels` on average since the last
-    /// keyframe (see [`displacement`]), or with which `max_gap` frames have passed since.
+    /// keyframe (see [`displacement`]), or with which `max_gap` frames have passed since. Needs [`Answers::Depth`].
     ByMotion {
         /// Mean displacement in pixels of the network's picture.
         pixels: f64,
@@ -28,11 +29,14 @@ pub enum Keyframes {
 impl Keyframes {
     /// # Errors
     /// The name of what cannot be.
-    pub(crate) fn check(self) -> Result<(), &'static str> {
+    pub(crate) fn check(self, answers: Answers) -> Result<(), &'static str> {
         match self {
             Self::Every(0) => Err("the keyframe interval must be at least 1"),
             Self::ByMotion { max_gap: 0, .. } => Err("the largest gap between keyframes must be at least 1"),
             Self::ByMotion { pixels, .. } if pixels.is_nan() => Err("the motion between keyframes must be a number"),
+            Self::ByMotion { .. } if answers < Answers::Depth => {
+                Err("keyframes by motion need depth: the answers must be more than poses")
+            }
             _ => Ok(()),
         }
     }
@@ -59,14 +63,15 @@ impl KeyframeHistory {
         matches!(rule, Keyframes::Every(interval) if self.streamed.is_multiple_of(interval))
     }
 
-    /// Whether the frame that has just run stays.
-    pub(crate) fn decide(&self, rule: Keyframes, pose: &PoseEncoding, depth: &Raster<f32>) -> bool {
+    /// Whether the frame that has just run stays. [`Keyframes::check`] sees to it that there is a depth map where the
+    /// rule looks at it.
+    pub(crate) fn decide(&self, rule: Keyframes, pose: &PoseEncoding, map: Option<&DepthMap>) -> bool {
         match rule {
             Keyframes::Every(_) => self.foreseen(rule),
             Keyframes::ByMotion { pixels, max_gap } => {
                 self.streamed == 0
                     || self.since_kept + 1 >= max_gap
-                    || displacement(pose, depth, &self.kept_pose) > pixels
+                    || map.is_some_and(|map| displacement(pose, &map.depth, &self.kept_pose) > pixels)
             }
         }
     }
@@ -85,6 +90,8 @@ impl KeyframeHistory {
 
 #[cfg(test)]
 mod tests {
+    use periplus_geometry::Raster;
+
     use super::*;
 
     #[test]
@@ -108,12 +115,13 @@ mod tests {
     #[test]
     fn a_camera_that_stands_still_is_kept_at_the_largest_gap() {
         let pose = PoseEncoding([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
-        let depth = Raster::new(16, 16, vec![1.0; 256]).unwrap();
+        let ones = Raster::new(16, 16, vec![1.0; 256]).unwrap();
+        let map = DepthMap { depth: ones.clone(), confidence: ones };
         let rule = Keyframes::ByMotion { pixels: 5.0, max_gap: 3 };
         let mut history = KeyframeHistory::after_scale_frames(pose);
         let kept: Vec<bool> = (0..7)
             .map(|_| {
-                let kept = history.decide(rule, &pose, &depth);
+                let kept = history.decide(rule, &pose, Some(&map));
                 history.record(kept, pose);
                 kept
             })

@@ -35,12 +35,12 @@ pub use periplus_export as export;
 pub use periplus_frames as frames;
 pub use periplus_frames::Frame;
 pub use periplus_geometry as geometry;
-pub use periplus_geometry::{FrameOutput, Intrinsics, PoseEncoding, Raster, Viewport, WorldPoints};
+pub use periplus_geometry::{DepthMap, FrameOutput, Intrinsics, PoseEncoding, Raster, Viewport, WorldPoints};
 pub use periplus_kernels as kernels;
 pub use periplus_kernels::device;
 pub use periplus_model::checkpoint::Weights;
 pub use periplus_model::config::{Config, StreamSettings};
-pub use periplus_model::{Model, ModelError, Prediction, Stream, checkpoint, config};
+pub use periplus_model::{Answers, Model, ModelError, Prediction, Stream, checkpoint, config};
 
 pub use engine::Engine;
 pub use error::EngineError;

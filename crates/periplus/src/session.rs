@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use candle_core::Tensor;
 use periplus_frames::Frame;
-use periplus_geometry::{FrameOutput, PoseEncoding, Raster, WorldPoints};
+use periplus_geometry::{DepthMap, FrameOutput, PoseEncoding, Raster, WorldPoints};
 use periplus_kernels::download::Download;
 use periplus_model::config::{Config, StreamSettings};
-use periplus_model::{Model, Prediction, Stream};
+use periplus_model::{Answers, Model, Prediction, Stream};
 
 use crate::keyframes::KeyframeHistory;
 use crate::{EngineError, Keyframes};
@@ -20,12 +20,14 @@ pub struct SessionConfig {
     pub stream: StreamSettings,
     /// Which frames stay in the cache.
     pub keyframes: Keyframes,
+    /// What is wanted of every frame: where only the trajectory is, [`Answers::Poses`] saves the time for depth.
+    pub answers: Answers,
 }
 
 impl From<&Config> for SessionConfig {
-    /// What the checkpoint suggests, every frame a keyframe.
+    /// What the checkpoint suggests, every frame a keyframe, all answers.
     fn from(config: &Config) -> Self {
-        Self { stream: config.stream.clone(), keyframes: Keyframes::Every(1) }
+        Self { stream: config.stream.clone(), keyframes: Keyframes::Every(1), answers: Answers::All }
     }
 }
 
@@ -69,8 +71,8 @@ enum Phase {
 
 impl Session {
     pub(crate) fn new(model: Arc<Model>, config: SessionConfig) -> Result<Self, EngineError> {
-        config.keyframes.check().map_err(EngineError::Setting)?;
-        let stream = Stream::new(model, &config.stream)?;
+        config.keyframes.check(config.answers).map_err(EngineError::Setting)?;
+        let stream = Stream::new(model, &config.stream, config.answers)?;
         Ok(Self { stream, config, phase: Phase::Waiting(Vec::new()), download: Download::default(), answered: 0 })
     }
 
@@ -188,7 +190,7 @@ impl Session {
         let Host(mut numbers) = Host::read(&prediction, &mut self.download)?;
         let numbers = numbers.pop().ok_or_else(|| EngineError::Answer("no frame".into()))?;
         let mut output = numbers.output(frame, self.answered, false, Duration::ZERO)?;
-        output.keyframe = history.decide(rule, &output.pose_encoding, &output.depth);
+        output.keyframe = history.decide(rule, &output.pose_encoding, output.depth_map.as_ref());
         if output.keyframe {
             self.stream.accept()?;
         }
@@ -217,29 +219,31 @@ struct Host(Vec<FrameNumbers>);
 /// What the network says of one frame.
 struct FrameNumbers {
     pose: Vec<f32>,
-    depth: Vec<f32>,
-    confidence: Vec<f32>,
+    /// Depth and its confidence.
+    depth: Option<(Vec<f32>, Vec<f32>)>,
     /// Points and their confidence.
     world_points: Option<(Vec<f32>, Vec<f32>)>,
 }
 
 impl Host {
     fn read(prediction: &Prediction, download: &mut Download) -> Result<Self, EngineError> {
-        let Prediction { pose_enc, depth, depth_conf, world_points } = prediction;
-        let mut parts = vec![pose_enc, depth, depth_conf];
-        parts.extend(world_points.iter().flat_map(|(points, confidence)| [points, confidence]));
+        let Prediction { pose_enc, depth, world_points } = prediction;
+        let mut parts = vec![pose_enc];
+        parts.extend(depth.iter().chain(world_points).flat_map(|(values, confidence)| [values, confidence]));
         let frames = pose_enc.dim(0)?;
         let tensors = (0..frames)
             .flat_map(|i| parts.iter().map(move |part| part.narrow(0, i, 1)))
             .collect::<Result<Vec<_>, _>>()?;
         let _span = tracing::trace_span!("copies").entered();
         let mut numbers = download.read(&tensors)?.into_iter();
-        let mut frame = || {
-            let [pose, depth, confidence] = [numbers.next()?, numbers.next()?, numbers.next()?];
-            let world_points = if parts.len() > 3 { Some((numbers.next()?, numbers.next()?)) } else { None };
-            Some(FrameNumbers { pose, depth, confidence, world_points })
+        let frame = || {
+            let pose = numbers.next()?;
+            let mut pair = |_: &(Tensor, Tensor)| numbers.next().zip(numbers.next());
+            let depth = depth.as_ref().and_then(&mut pair);
+            let world_points = world_points.as_ref().and_then(&mut pair);
+            Some(FrameNumbers { pose, depth, world_points })
         };
-        Ok(Self(std::iter::from_fn(|| frame()).take(frames).collect()))
+        Ok(Self(std::iter::from_fn(frame).take(frames).collect()))
     }
 }
 
@@ -269,8 +273,12 @@ impl FrameNumbers {
             camera_to_world: pose_encoding.camera_to_world(),
             intrinsics: pose_encoding.intrinsics(width, height),
             viewport: frame.viewport,
-            depth: raster(size, self.depth)?,
-            confidence: raster(size, self.confidence)?,
+            depth_map: match self.depth {
+                Some((depth, confidence)) => {
+                    Some(DepthMap { depth: raster(size, depth)?, confidence: raster(size, confidence)? })
+                }
+                None => None,
+            },
             world_points: match self.world_points {
                 Some((points, confidence)) => {
                     let (points, _) = points.as_chunks::<3>();

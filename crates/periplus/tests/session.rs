@@ -2,16 +2,19 @@
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use periplus::checkpoint::synthetic;
 use periplus::{
-    Config, DType, Device, Engine, EngineError, Frame, FrameOutput, Keyframes, Raster, SessionConfig, StreamSettings,
-    Viewport, Weights,
+    Answers, Config, DType, Device, Engine, EngineError, Frame, FrameOutput, Keyframes, Raster, SessionConfig,
+    StreamSettings, Viewport, Weights,
 };
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::with_default;
+use tracing::{Event, Metadata, Subscriber};
 
-/// A network of a few thousand parameters; 2 scale frames, window 2.
+/// A network of a few thousand parameters with a point head; 2 scale frames, window 2.
 fn engine(dtype: DType) -> Engine {
     let config = Config {
         embed_dim: 64,
@@ -26,6 +29,7 @@ fn engine(dtype: DType) -> Engine {
         dpt_features: 16,
         dpt_hidden: 8,
         dpt_channels: [16, 16, 16, 16],
+        point_head: true,
         stream: StreamSettings { scale_frames: 2, window: 2, ..StreamSettings::default() },
         ..Config::full()
     };
@@ -45,7 +49,11 @@ fn frame(width: usize, height: usize, seed: u64) -> Frame {
 }
 
 fn run(engine: &Engine, frames: impl IntoIterator<Item = Frame>) -> Vec<FrameOutput> {
-    let mut session = engine.session(SessionConfig::from(engine.config())).unwrap();
+    run_with(engine, SessionConfig::from(engine.config()), frames)
+}
+
+fn run_with(engine: &Engine, config: SessionConfig, frames: impl IntoIterator<Item = Frame>) -> Vec<FrameOutput> {
+    let mut session = engine.session(config).unwrap();
     let mut outputs = Vec::new();
     for frame in frames {
         outputs.extend(session.push(frame).unwrap());
@@ -59,7 +67,7 @@ fn assert_same(a: &[FrameOutput], b: &[FrameOutput]) {
     assert_eq!(a.len(), b.len());
     for (a, b) in a.iter().zip(b) {
         assert_eq!((a.index, a.keyframe, &a.name), (b.index, b.keyframe, &b.name));
-        assert_eq!((a.pose_encoding, &a.depth, &a.confidence), (b.pose_encoding, &b.depth, &b.confidence));
+        assert_eq!((a.pose_encoding, &a.depth_map), (b.pose_encoding, &b.depth_map));
     }
 }
 
@@ -74,10 +82,65 @@ fn answers_come_in_order_and_none_is_lost() {
     assert_eq!((next.len(), next[0].index), (1, 2));
     assert!(session.finish().unwrap().is_empty());
     assert_eq!((session.stats().frames, session.stats().keyframes), (3, 3));
-    let output = &next[0];
-    assert_eq!((output.depth.width(), output.depth.height()), (28, 42));
-    assert!(output.depth.values().iter().all(|depth| *depth > 0.0));
-    assert!(output.confidence.values().iter().all(|confidence| *confidence > 1.0));
+    let map = next[0].depth_map.as_ref().unwrap();
+    assert_eq!((map.depth.width(), map.depth.height()), (28, 42));
+    assert!(map.depth.values().iter().all(|depth| *depth > 0.0));
+    assert!(map.confidence.values().iter().all(|confidence| *confidence > 1.0));
+}
+
+/// Counts how often this thread enters each span.
+#[derive(Clone, Default)]
+struct Entered(Arc<Mutex<Vec<&'static str>>>);
+
+impl Subscriber for Entered {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_span()
+    }
+
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        self.0.lock().unwrap().push(span.metadata().name());
+        Id::from_u64(1)
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {}
+}
+
+#[test]
+fn what_is_not_wanted_is_not_computed_and_the_rest_stays_the_same() {
+    let engine = engine(DType::F32);
+    let frames = || (0..6).map(|i| frame(28, 42, i));
+    let all = run(&engine, frames());
+    assert!(all.iter().all(|output| output.depth_map.is_some() && output.world_points.is_some()));
+    let keyframes = Keyframes::Every(2);
+    for (answers, heads) in [
+        (Answers::Poses, &["camera_head"][..]),
+        (Answers::Depth, &["camera_head", "depth_head"]),
+        (Answers::All, &["camera_head", "depth_head", "point_head"]),
+    ] {
+        let expected = run_with(&engine, SessionConfig { keyframes, ..engine.config().into() }, frames());
+        let entered = Entered::default();
+        let outputs = with_default(entered.clone(), || {
+            run_with(&engine, SessionConfig { keyframes, answers, ..engine.config().into() }, frames())
+        });
+        for (output, mut expected) in outputs.into_iter().zip(expected) {
+            expected.elapsed = output.elapsed;
+            expected.depth_map = expected.depth_map.filter(|_| answers != Answers::Poses);
+            expected.world_points = expected.world_points.filter(|_| answers == Answers::All);
+            assert_eq!(output, expected, "{answers:?}");
+        }
+        let mut found = entered.0.lock().unwrap().clone();
+        found.retain(|name| name.ends_with("_head"));
+        // The two scale frames go in together.
+        assert_eq!(found, heads.repeat(5), "{answers:?}");
+    }
 }
 
 #[test]
@@ -137,7 +200,7 @@ fn weights_and_cache_in_halves_stay_near() {
     for (dtype, bound) in [(DType::BF16, 5e-2), (DType::F16, 5e-3)] {
         let halves = run(&engine(dtype), frames());
         for (exact, half) in exact.iter().zip(&halves) {
-            let (a, b) = (exact.depth.values(), half.depth.values());
+            let [a, b] = [exact, half].map(|output| output.depth_map.as_ref().unwrap().depth.values());
             let difference: f64 = a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum();
             let mean = a.iter().sum::<f32>() / a.len() as f32;
             let spread: f64 = a.iter().map(|a| f64::from(a - mean).powi(2)).sum();
@@ -157,6 +220,10 @@ fn settings_that_cannot_be_are_refused() {
         engine.session(config).err().map(|error| error.to_string())
     };
     assert!(with(|_| ()).is_none());
+    assert!(
+        with(|c| (c.keyframes, c.answers) = (Keyframes::ByMotion { pixels: 1.0, max_gap: 1 }, Answers::Depth))
+            .is_none()
+    );
     for refused in [
         with(|c| c.stream.scale_frames = 0),
         with(|c| c.stream.window = 0),
@@ -165,6 +232,7 @@ fn settings_that_cannot_be_are_refused() {
         with(|c| c.stream.camera_iterations = usize::MAX),
         with(|c| c.keyframes = Keyframes::ByMotion { pixels: 1.0, max_gap: 0 }),
         with(|c| c.keyframes = Keyframes::ByMotion { pixels: f64::NAN, max_gap: 1 }),
+        with(|c| (c.keyframes, c.answers) = (Keyframes::ByMotion { pixels: 1.0, max_gap: 1 }, Answers::Poses)),
     ] {
         assert!(refused.unwrap().contains("must"));
     }

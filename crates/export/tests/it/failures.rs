@@ -6,6 +6,7 @@ use std::path::Path;
 use periplus_export::{
     DepthMaps, ExportError, JsonFile, JsonLines, NpzFiles, PointCloud, PointCloudOptions, Sink, Trajectory,
 };
+use periplus_geometry::FrameOutput;
 
 use crate::{frame, listing};
 
@@ -20,6 +21,32 @@ fn create_all(folder: &Path) -> Vec<Result<Box<dyn Sink>, ExportError>> {
         boxed(NpzFiles::create(folder)),
         boxed(DepthMaps::create(folder)),
     ]
+}
+
+#[test]
+fn a_frame_without_depth_is_refused_by_all_formats_but_the_trajectory() {
+    let folder = tempfile::tempdir().unwrap();
+    let poses = FrameOutput { depth_map: None, ..frame(3) };
+    for (sink, name) in create_all(folder.path()).into_iter().zip(["frames.jsonl", "", "points.ply", "npz", "depth"]) {
+        let mut sink = sink.unwrap();
+        if name.is_empty() {
+            sink.write(&poses).unwrap();
+            assert_eq!(sink.finish().unwrap().frames, 1);
+            continue;
+        }
+        let error = sink.write(&poses).unwrap_err();
+        assert!(
+            matches!(&error, ExportError::NoDepth { path, index: 3 } if *path == folder.path().join(name)),
+            "{error:?}"
+        );
+        let sentence = "needs depth, and frame 3 has none: ask the session for more than poses";
+        assert_eq!(error.to_string(), format!("{} {sentence}", folder.path().join(name).display()));
+        assert_eq!(sink.finish().unwrap().frames, 0, "{name}");
+    }
+    assert_eq!(listing(folder.path()), ["depth", "npz", "trajectory.txt"]);
+    for name in ["depth", "npz"] {
+        assert!(listing(folder.path().join(name)).is_empty(), "{name}");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use periplus_export::{ExportError, JsonFile, JsonLines, Sink};
 use periplus_geometry::FrameOutput;
 use serde_json::Value;
 
-use crate::{export, frame, with_depth};
+use crate::{export, frame, unsure, with_depth};
 
 fn lines(frames: impl IntoIterator<Item = FrameOutput>) -> String {
     let mut text = Vec::new();
@@ -39,11 +39,10 @@ fn a_line_is_this_object() {
 
 #[test]
 fn what_is_not_known_or_not_finite_is_null() {
-    let mut unknown = with_depth(0, [f32::NAN, f32::INFINITY, 2.0, 4.0, f32::NEG_INFINITY, f32::NAN]);
+    let mut unknown = unsure(with_depth(0, [f32::NAN, f32::INFINITY, 2.0, 4.0, f32::NEG_INFINITY, f32::NAN]));
     (unknown.name, unknown.timestamp, unknown.keyframe) = (None, None, false);
     unknown.camera_to_world.translation.y = f64::NAN;
     unknown.intrinsics.fx = f64::INFINITY;
-    unknown.confidence = unknown.confidence.map_pixels(|_, _, _| f32::NAN);
     let object: Value = serde_json::from_str(&lines([unknown])).unwrap();
     for key in ["name", "timestamp", "mean_confidence"] {
         assert_eq!(object[key], Value::Null, "{key}");

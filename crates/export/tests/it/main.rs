@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use nalgebra::{Isometry3, Translation3, UnitQuaternion, Vector3};
 use periplus_export::{ExportError, Sink, Summary};
-use periplus_geometry::{FrameOutput, Intrinsics, PoseEncoding, Raster, Viewport, WorldPoints};
+use periplus_geometry::{DepthMap, FrameOutput, Intrinsics, PoseEncoding, Raster, Viewport, WorldPoints};
 
 /// A frame of 3 x 2 pixels whose camera looks along the world's x axis; every number in it is exact.
 fn frame(index: usize) -> FrameOutput {
@@ -36,8 +36,7 @@ fn frame(index: usize) -> FrameOutput {
         camera_to_world: Isometry3::from_parts(Translation3::new(0.5, -1.0, 2.0), rotation),
         intrinsics: Intrinsics { fx: 2.0, fy: 4.0, cx: 1.5, cy: 1.0 },
         viewport: Viewport { original: [6, 8], network: [3, 2], scale: [0.5, 0.5], offset: [0.0, -1.0] },
-        depth: raster(depth),
-        confidence: raster(confidence),
+        depth_map: Some(DepthMap { depth: raster(depth), confidence: raster(confidence) }),
         world_points: None,
         pixels: Arc::new(Raster::new(3, 2, colours).unwrap()),
         elapsed: Duration::from_micros(12_500),
@@ -46,7 +45,16 @@ fn frame(index: usize) -> FrameOutput {
 
 /// The frame with other depths.
 fn with_depth(index: usize, depth: [f32; 6]) -> FrameOutput {
-    FrameOutput { depth: Raster::new(3, 2, depth.to_vec()).unwrap(), ..frame(index) }
+    let mut frame = frame(index);
+    frame.depth_map.as_mut().unwrap().depth = Raster::new(3, 2, depth.to_vec()).unwrap();
+    frame
+}
+
+/// The frame without a confidence that is a number.
+fn unsure(mut frame: FrameOutput) -> FrameOutput {
+    let map = frame.depth_map.as_mut().unwrap();
+    map.confidence = map.confidence.map_pixels(|_, _, _| f32::NAN);
+    frame
 }
 
 /// The frame as a checkpoint with a point head answers it.

@@ -4,7 +4,7 @@ use std::path::Path;
 use periplus_export::{PointCloud, PointCloudOptions};
 use periplus_geometry::FrameOutput;
 
-use crate::{export, frame, with_depth};
+use crate::{export, frame, unsure, with_depth};
 
 /// Position, colour, confidence.
 type Vertex = ([f32; 3], [u8; 3], f32);
@@ -53,11 +53,9 @@ fn unsure_broken_and_impossible_points_are_left_out() {
     assert_eq!(vertices.iter().map(|v| v.1[0]).collect::<Vec<_>>(), [2, 3, 4, 5]);
     let (vertices, _) = cloud(EVERY_POINT, [with_depth(0, [f32::NAN, f32::INFINITY, -1.0, 0.0, 5.0, f32::MAX])]);
     assert_eq!(vertices.iter().map(|v| v.1[0]).collect::<Vec<_>>(), [4, 5]);
-    let mut unsure = frame(0);
-    unsure.confidence = unsure.confidence.map_pixels(|_, _, _| f32::NAN);
     let mut nowhere = frame(1);
     nowhere.camera_to_world.translation.x = f64::NAN;
-    assert_eq!(cloud(EVERY_POINT, [unsure, nowhere]).0, []);
+    assert_eq!(cloud(EVERY_POINT, [unsure(frame(0)), nowhere]).0, []);
 }
 
 #[test]
