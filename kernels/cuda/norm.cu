@@ -1,9 +1,11 @@
-// LayerNorm over the last dimension: a warp a row, which it holds in registers when it fits.
+// LayerNorm over the last dimension: a block a row, which it holds in registers when it fits.
+#include "early_launch.cuh"
 #include "numbers.cuh"
 #include "operations.h"
 
 namespace {
 constexpr int THREADS = 128, LANES = 32;
+constexpr uint32_t MOST_THREADS = 1024; // of a block, each with four channels
 
 template <typename T> __device__ __forceinline__ void store_four(T *to, const float (&x)[4]) {
     struct alignas(4 * sizeof(T)) { T values[4]; } four;
@@ -12,39 +14,37 @@ template <typename T> __device__ __forceinline__ void store_four(T *to, const fl
     *(decltype(four) *)to = four;
 }
 
-// Rows of up to 128 VECTORS channels, a multiple of 4.
-template <typename T, int VECTORS>
-__global__ void __launch_bounds__(THREADS) norm_in_registers(T *y, const float *x, const float *weight, const float *bias,
-                                                             uint64_t rows, uint32_t channels, float eps) {
-    const uint32_t lane = threadIdx.x % LANES;
-    for (uint64_t row = first_thread() / LANES; row < rows; row += all_threads() / LANES) {
-        float values[VECTORS][4], sum = 0.f;
-#pragma unroll
-        for (int i = 0; i < VECTORS; i++) {
-            const uint32_t channel = (i * LANES + lane) * 4;
-            const float4 four = channel < channels ? *(const float4 *)(x + row * channels + channel) : float4{};
-            values[i][0] = four.x, values[i][1] = four.y, values[i][2] = four.z, values[i][3] = four.w;
-            sum += (four.x + four.y) + (four.z + four.w);
-        }
-        const float mean = warp_sum(sum) / channels;
-        float squares = 0.f;
-#pragma unroll
-        for (int i = 0; i < VECTORS; i++)
-            if ((i * LANES + lane) * 4 < channels)
-#pragma unroll
-                for (float value : values[i]) squares += (value - mean) * (value - mean);
-        const float scale = 1.f / sqrtf(warp_sum(squares) / channels + eps);
-#pragma unroll
-        for (int i = 0; i < VECTORS; i++) {
-            const uint32_t channel = (i * LANES + lane) * 4;
-            if (channel >= channels) break;
-            const float4 w = *(const float4 *)(weight + channel), b = *(const float4 *)(bias + channel);
-            const float result[4] = {
-                (values[i][0] - mean) * scale * w.x + b.x, (values[i][1] - mean) * scale * w.y + b.y,
-                (values[i][2] - mean) * scale * w.z + b.z, (values[i][3] - mean) * scale * w.w + b.w};
-            store_four(y + row * channels + channel, result);
-        }
-    }
+// Sum over the threads of a block; `sums` has a place for each warp.
+__device__ __forceinline__ float block_sum(float x, float *sums) {
+    x = warp_sum(x);
+    if (threadIdx.x % LANES == 0) sums[threadIdx.x / LANES] = x;
+    __syncthreads();
+    float sum = 0.f;
+    for (uint32_t warp = 0; warp < blockDim.x / LANES; warp++) sum += sums[warp];
+    return sum;
+}
+
+// Channels are a multiple of 4 and no more than four a thread. Weight and bias are on their way while the sums are made.
+template <typename T>
+__global__ void norm_in_registers(T *y, const float *x, const float *weight, const float *bias, uint32_t channels,
+                                  float eps) {
+    __shared__ float sums[2][MOST_THREADS / LANES];
+    wait_for_kernel_before();
+    const uint32_t channel = threadIdx.x * 4;
+    const bool there = channel < channels;
+    const uint64_t at = (uint64_t)blockIdx.x * channels + channel;
+    const float4 zero{};
+    const float4 value = there ? *(const float4 *)(x + at) : zero;
+    const float4 w = there ? *(const float4 *)(weight + channel) : zero;
+    const float4 b = there ? *(const float4 *)(bias + channel) : zero;
+    const float mean = block_sum((value.x + value.y) + (value.z + value.w), sums[0]) / channels;
+    const float d[4] = {value.x - mean, value.y - mean, value.z - mean, value.w - mean};
+    const float squares = there ? (d[0] * d[0] + d[1] * d[1]) + (d[2] * d[2] + d[3] * d[3]) : 0.f;
+    const float scale = 1.f / sqrtf(block_sum(squares, sums[1]) / channels + eps);
+    if (!there) return;
+    const float result[4] = {d[0] * scale * w.x + b.x, d[1] * scale * w.y + b.y, d[2] * scale * w.z + b.z,
+                             d[3] * scale * w.w + b.w};
+    store_four(y + at, result);
 }
 
 template <typename T>
@@ -69,13 +69,13 @@ cudaError_t layer_norm(void *y, ElementType type, const float *x, const float *w
     if (rows == 0 || channels == 0) return cudaSuccess;
     return with_element(type, [&](auto number) {
         using T = decltype(number);
-        const unsigned blocks = blocks_for(rows * LANES, THREADS);
         const bool vectors = channels % 4 == 0 && aligned(x) && aligned(y) && aligned(weight) && aligned(bias);
-        auto kernel = !vectors || channels > 2048 ? norm_of_any_size<T>
-                      : channels <= 512           ? norm_in_registers<T, 4>
-                      : channels <= 1024          ? norm_in_registers<T, 8>
-                                                  : norm_in_registers<T, 16>;
-        kernel<<<blocks, THREADS, 0, stream>>>((T *)y, x, weight, bias, rows, channels, eps);
+        const uint32_t warps = (channels + 4 * LANES - 1) / (4 * LANES);
+        if (vectors && warps * LANES <= MOST_THREADS && rows <= 0x7FFFFFFF)
+            return launch_early(norm_in_registers<T>, dim3((unsigned)rows), warps * LANES, 0, stream, (T *)y, x, weight, bias,
+                                channels, eps);
+        norm_of_any_size<<<blocks_for(rows * LANES, THREADS), THREADS, 0, stream>>>((T *)y, x, weight, bias, rows, channels,
+                                                                                  eps);
         return cudaGetLastError();
     });
 }

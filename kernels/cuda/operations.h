@@ -35,6 +35,10 @@ typedef struct {
 } NormRotate;
 cudaError_t norm_rotate(const NormRotate *operation, cudaStream_t stream);
 
+// Keys and values of qkv [tokens, 3, width] go to rows of `width` elements of `size` bytes, `value_offset` elements apart.
+cudaError_t append_rows(void *keys, int64_t value_offset, const void *qkv, uint32_t size, uint32_t tokens, uint32_t width,
+                        cudaStream_t stream);
+
 // y [frames, rows, columns, patch, patch, 3] of `type` = x [frames, rows * patch, columns * patch, 3] bytes * scale - shift,
 // both per colour.
 cudaError_t patches(void *y, ElementType type, const uint8_t *x, const float *scale, const float *shift, uint32_t frames,

@@ -3,7 +3,9 @@
 //
 // Both kernels keep a running maximum per query (FlashAttention-2, Dao 2023) and hold two tiles of keys and values in
 // shared memory: one is copied (cp.async) while the other is worked on.
+#include "early_launch.cuh"
 #include "key_tiles.cuh"
+#include "numbers.cuh"
 
 namespace {
 constexpr int THREADS = 128, WARPS = THREADS / 32;
@@ -66,6 +68,7 @@ template <typename T, int DIM> struct Shared16 {
 template <typename T, int DIM> __global__ void __launch_bounds__(THREADS) kernel_16(const __grid_constant__ PagedAttention a) {
     extern __shared__ __align__(128) unsigned char raw[];
     Shared16<T, DIM> &shared = *reinterpret_cast<Shared16<T, DIM> *>(raw);
+    wait_for_kernel_before();
     const uint32_t head = blockIdx.y, split = blockIdx.z % a.splits, group = blockIdx.z / a.splits;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const uint32_t first_query = blockIdx.x * QUERIES_16;
@@ -179,6 +182,7 @@ template <int DIM, int QUERIES> __global__ void __launch_bounds__(THREADS) kerne
     extern __shared__ __align__(128) unsigned char raw[];
     Tiles<float, DIM, TILE_32> &shared = *reinterpret_cast<Tiles<float, DIM, TILE_32> *>(raw);
     constexpr int CHUNKS = DIM / 32, STEPS = TILE_32 / 4;
+    wait_for_kernel_before();
     const uint32_t head = blockIdx.y, split = blockIdx.z % a.splits, group = blockIdx.z / a.splits;
     const int part = threadIdx.x % 8, slot = threadIdx.x / 8 % 4;
     const uint32_t first_query = (blockIdx.x * WARPS + threadIdx.x / 32) * QUERIES;
@@ -291,12 +295,9 @@ template <int DIM, int QUERIES> __global__ void __launch_bounds__(THREADS) kerne
 
 // ---- merge
 
-__device__ __forceinline__ void convert(float &to, float x) { to = x; }
-__device__ __forceinline__ void convert(__half &to, float x) { to = __float2half_rn(x); }
-__device__ __forceinline__ void convert(__nv_bfloat16 &to, float x) { to = __float2bfloat16_rn(x); }
-
 // A warp a row, and in it a lane a part, twice over. A part without keys has the sum 0 and takes no share.
 template <typename T> __global__ void __launch_bounds__(THREADS) merge_kernel(const __grid_constant__ PagedAttention a) {
+    wait_for_kernel_before();
     const uint64_t rows = Parts::rows(a), row = blockIdx.x * (uint64_t)WARPS + threadIdx.x / 32;
     if (row >= rows) return;
     const Parts parts(a);
@@ -324,7 +325,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS) merge_kernel(co
             const float weight = __shfl_sync(~0u, split < 32 ? share[0] : share[1], split % 32);
             x = fmaf(parts.output[(split * rows + row) * a.head_dim + d], weight, x);
         }
-        convert(((T *)a.output)[row * a.head_dim + d], x * inverse);
+        ((T *)a.output)[row * a.head_dim + d] = from_float<T>(x * inverse);
     }
 }
 
@@ -332,8 +333,8 @@ template <typename Kernel>
 cudaError_t launch(Kernel kernel, size_t bytes, uint32_t queries, const PagedAttention *a, cudaStream_t stream) {
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (error != cudaSuccess) return error;
-    kernel<<<dim3((a->tokens + queries - 1) / queries, a->heads, a->batch * a->splits), THREADS, bytes, stream>>>(*a);
-    error = cudaGetLastError();
+    const dim3 blocks((a->tokens + queries - 1) / queries, a->heads, a->batch * a->splits);
+    error = launch_early(kernel, blocks, THREADS, bytes, stream, *a);
     return error != cudaSuccess || a->splits == 1 ? error : paged_attention_merge(a, stream);
 }
 template <typename T, int DIM> cudaError_t launch_16(const PagedAttention *a, cudaStream_t stream) {
@@ -368,14 +369,10 @@ extern "C" uint64_t paged_attention_workspace(const PagedAttention *a) {
 }
 
 extern "C" cudaError_t paged_attention_merge(const PagedAttention *a, cudaStream_t stream) {
-    const uint32_t blocks = (uint32_t)((Parts::rows(*a) + WARPS - 1) / WARPS);
-    switch (a->type) {
-    case ELEMENT_F32: merge_kernel<float><<<blocks, THREADS, 0, stream>>>(*a); break;
-    case ELEMENT_F16: merge_kernel<__half><<<blocks, THREADS, 0, stream>>>(*a); break;
-    case ELEMENT_BF16: merge_kernel<__nv_bfloat16><<<blocks, THREADS, 0, stream>>>(*a); break;
-    default: return cudaErrorInvalidValue;
-    }
-    return cudaGetLastError();
+    const dim3 blocks((uint32_t)((Parts::rows(*a) + WARPS - 1) / WARPS));
+    return with_element(a->type, [&](auto number) {
+        return launch_early(merge_kernel<decltype(number)>, blocks, THREADS, 0, stream, *a);
+    });
 }
 
 extern "C" cudaError_t paged_attention(const PagedAttention *a, cudaStream_t stream) {

@@ -9,6 +9,7 @@
 // within range, and float32 and bfloat16 reach 2^127. So m is the largest score of the *first* tile, and the loop over
 // the others has no maximum, no shuffle and no rescaling, which at head width 64 cost as much as the exponentials. A
 // block whose sums come out above 2^100, or not finite, does its work again with a running maximum: `exact`.
+#include "early_launch.cuh"
 #include "hopper.cuh"
 #include "key_tiles.cuh"
 
@@ -315,7 +316,6 @@ attention_kernel(const __grid_constant__ CUtensorMap query_map, const __grid_con
     extern __shared__ __align__(1024) unsigned char raw[];
     Shared<T> &shared = *reinterpret_cast<Shared<T> *>(raw);
     const uint32_t head = blockIdx.y, split = blockIdx.z % a.splits, group = blockIdx.z / a.splits;
-    const KeyTiles<TILE> tiles(a, group, split);
 
     if (threadIdx.x == 0) {
         barrier_init(&shared.query_full, 1);
@@ -329,6 +329,8 @@ attention_kernel(const __grid_constant__ CUtensorMap query_map, const __grid_con
         barrier_init_done();
     }
     __syncthreads();
+    wait_for_kernel_before();
+    const KeyTiles<TILE> tiles(a, group, split);
 
     // 384 threads start with 168 registers each; consumers need more, the producer next to none.
     if (threadIdx.x < WARPGROUP) {
@@ -386,8 +388,7 @@ template <typename T> cudaError_t launch(const PagedAttention *a, cudaStream_t s
     cudaError_t error = cudaFuncSetAttribute(attention_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess) return error;
     const dim3 grid((a->tokens + QUERIES - 1) / QUERIES, a->heads, a->batch * a->splits);
-    attention_kernel<T><<<grid, THREADS, bytes, stream>>>(query_map, frame_map, special_map, *a);
-    error = cudaGetLastError();
+    error = launch_early(attention_kernel<T>, grid, THREADS, bytes, stream, query_map, frame_map, special_map, *a);
     return error != cudaSuccess || a->splits == 1 ? error : paged_attention_merge(a, stream);
 }
 } // namespace

@@ -1,4 +1,5 @@
 // What pictures [frames, height, width, channels] go through between convolutions, and their way in and out.
+#include "early_launch.cuh"
 #include "numbers.cuh"
 #include "operations.h"
 
@@ -19,8 +20,9 @@ __global__ void cut_patches(T *y, const uint8_t *x, const float *scale, const fl
     }
 }
 
-__global__ void join(uint32_t *y, const uint32_t *a, const uint32_t *b, uint64_t count, uint32_t a_channels,
-                     uint32_t b_channels) {
+// In units of 4 or 16 bytes.
+template <typename Unit>
+__global__ void join(Unit *y, const Unit *a, const Unit *b, uint64_t count, uint32_t a_channels, uint32_t b_channels) {
     const uint32_t channels = a_channels + b_channels;
     for (uint64_t i = first_thread(); i < count; i += all_threads()) {
         const uint64_t row = i / channels;
@@ -31,6 +33,7 @@ __global__ void join(uint32_t *y, const uint32_t *a, const uint32_t *b, uint64_t
 
 __global__ void modulate_rows(float *y, const float *x, const float *normed, const float *modulation, uint64_t count,
                               uint32_t channels) {
+    wait_for_kernel_before();
     for (uint64_t i = first_thread(); i < count; i += all_threads()) {
         const float *row = modulation + i / channels * 3 * channels + i % channels;
         const float shift = row[0], scale = row[channels], gate = row[2 * channels];
@@ -59,10 +62,10 @@ struct Taps {
     uint32_t low, high;
     float fraction;
     __device__ __forceinline__ Taps(uint32_t position, uint32_t from, uint32_t to) {
-        const uint64_t numerator = (uint64_t)position * (from - 1), steps = to - 1;
-        low = to < 2 ? 0 : (uint32_t)(numerator / steps);
-        high = low + 1 < from && to > 1 ? low + 1 : low;
-        fraction = to < 2 ? 0.f : (float)((double)(numerator % steps) / (double)steps);
+        const uint32_t numerator = position * (from - 1), steps = to > 1 ? to - 1 : 1;
+        low = numerator / steps;
+        high = low + 1 < from ? low + 1 : low;
+        fraction = (float)(numerator % steps) / (float)steps;
     }
 };
 
@@ -74,7 +77,7 @@ template <typename T, int WIDTH> __global__ void bilinear_rows(const Bilinear a)
         const Taps down(row % a.height, a.x_height, a.height);
         const T *frame = (const T *)a.x + row / a.height * a.x_height * line;
         const T *above = frame + down.low * line, *below = frame + down.high * line;
-        for (uint64_t i = first_thread(); i < (uint64_t)a.width * groups; i += all_threads()) {
+        for (uint32_t i = first_thread(); i < a.width * groups; i += all_threads()) {
             const uint32_t column = i / groups, channel = i % groups * WIDTH;
             const Taps across(column, a.x_width, a.width);
             const uint64_t left = (uint64_t)across.low * a.channels + channel;
@@ -116,17 +119,28 @@ __global__ void spread_depth(Unit *y, const Unit *x, uint64_t count, uint32_t wi
     }
 }
 
-template <typename T>
-__global__ void add_waves(T *x, const float *u, const float *v, uint64_t count, uint32_t height, uint32_t width,
+// A block has one row of pixels, and its threads (pixel, group of WIDTH channels) of it.
+template <typename T, int WIDTH>
+__global__ void add_waves(T *x, const float *u, const float *v, uint64_t rows, uint32_t height, uint32_t width,
                           uint32_t channels) {
-    const uint32_t half = channels / 2;
-    for (uint64_t i = first_thread(); i < count; i += all_threads()) {
-        const uint32_t channel = i % channels;
-        const uint64_t pixel = i / channels;
-        const float wave = channel < half ? u[pixel % width * half + channel]
-                                          : v[pixel / width % height * half + channel - half];
-        x[i] = from_float<T>(to_float(x[i]) + wave);
-    }
+    const uint32_t half = channels / 2, groups = channels / WIDTH;
+    for (uint64_t row = blockIdx.y; row < rows; row += gridDim.y)
+        for (uint32_t i = first_thread(); i < width * groups; i += all_threads()) {
+            const uint32_t column = i / groups, channel = i % groups * WIDTH;
+            const float *wave = channel < half ? u + (uint64_t)column * half + channel
+                                               : v + row % height * half + channel - half;
+            T *at = x + (row * width + column) * channels + channel;
+            if constexpr (WIDTH == 8) {
+                const Eight<float> waves = Eight<float>::load(wave);
+                Eight<T> eight = Eight<T>::load(at);
+#pragma unroll
+                for (int j = 0; j < 8; j++)
+                    eight.values[j] = from_float<T>(to_float(eight.values[j]) + waves.values[j]);
+                eight.store(at);
+            } else {
+                *at = from_float<T>(to_float(*at) + *wave);
+            }
+        }
 }
 
 __device__ __forceinline__ float value_of(float raw, ValueActivation activation) {
@@ -178,7 +192,11 @@ cudaError_t join_channels(uint32_t *y, const uint32_t *a, const uint32_t *b, uin
                           uint32_t b_channels, cudaStream_t stream) {
     const uint64_t count = rows * ((uint64_t)a_channels + b_channels);
     if (count == 0) return cudaSuccess;
-    join<<<blocks_for(count, THREADS), THREADS, 0, stream>>>(y, a, b, count, a_channels, b_channels);
+    if (a_channels % 4 == 0 && b_channels % 4 == 0 && aligned(y) && aligned(a) && aligned(b))
+        join<<<blocks_for(count / 4, THREADS), THREADS, 0, stream>>>((uint4 *)y, (const uint4 *)a, (const uint4 *)b, count / 4,
+                                                                     a_channels / 4, b_channels / 4);
+    else
+        join<<<blocks_for(count, THREADS), THREADS, 0, stream>>>(y, a, b, count, a_channels, b_channels);
     return cudaGetLastError();
 }
 
@@ -186,8 +204,8 @@ cudaError_t modulate(float *y, const float *x, const float *normed, const float 
                      uint32_t channels, cudaStream_t stream) {
     const uint64_t count = rows * channels;
     if (count == 0) return cudaSuccess;
-    modulate_rows<<<blocks_for(count, THREADS), THREADS, 0, stream>>>(y, x, normed, modulation, count, channels);
-    return cudaGetLastError();
+    return launch_early(modulate_rows, dim3(blocks_for(count, THREADS)), THREADS, 0, stream, y, x, normed, modulation, count,
+                        channels);
 }
 
 cudaError_t relu(void *x, ElementType type, uint64_t rows, uint32_t channels, uint32_t first, cudaStream_t stream) {
@@ -207,6 +225,10 @@ cudaError_t bilinear(const Bilinear *a, cudaStream_t stream) {
     const uint64_t rows = (uint64_t)a->frames * a->height;
     if (rows == 0 || a->width == 0 || a->channels == 0) return cudaSuccess;
     if (a->x_height == 0 || a->x_width == 0) return cudaErrorInvalidValue;
+    // Positions and a row's elements are counted in 32 bits, with room for a stride past the end.
+    const auto fits = [](uint64_t x, uint64_t y) { return x * y < 1u << 31; };
+    if (!fits(a->width, a->x_width) || !fits(a->height, a->x_height) || !fits(a->width, a->channels))
+        return cudaErrorInvalidValue;
     return with_element(a->type, [&](auto number) {
         using T = decltype(number);
         const bool eights = a->channels % 8 == 0 && aligned(a->x) && aligned(a->y);
@@ -236,12 +258,15 @@ cudaError_t depth_to_space(void *y, const void *x, uint32_t size, uint32_t frame
 
 cudaError_t add_plane(void *x, ElementType type, const float *u, const float *v, uint32_t frames, uint32_t height,
                       uint32_t width, uint32_t channels, cudaStream_t stream) {
-    const uint64_t count = (uint64_t)frames * height * width * channels;
-    if (channels % 2 != 0) return cudaErrorInvalidValue;
-    if (count == 0) return cudaSuccess;
+    const uint64_t rows = (uint64_t)frames * height, across = (uint64_t)width * channels;
+    if (channels % 2 != 0 || across >= 1u << 31) return cudaErrorInvalidValue;
+    if (rows * across == 0) return cudaSuccess;
     return with_element(type, [&](auto number) {
         using T = decltype(number);
-        add_waves<<<blocks_for(count, THREADS), THREADS, 0, stream>>>((T *)x, u, v, count, height, width, channels);
+        const bool eights = channels % 16 == 0 && aligned(x) && aligned(u) && aligned(v);
+        const dim3 blocks(blocks_for(eights ? across / 8 : across, THREADS), rows < 65535 ? (unsigned)rows : 65535);
+        const auto kernel = eights ? add_waves<T, 8> : add_waves<T, 1>;
+        kernel<<<blocks, THREADS, 0, stream>>>((T *)x, u, v, rows, height, width, channels);
         return cudaGetLastError();
     });
 }

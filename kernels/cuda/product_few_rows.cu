@@ -1,4 +1,5 @@
 // Products of up to 8 rows, at the speed of memory: every weight is read once, 16 bytes a lane, and used for all rows.
+#include "early_launch.cuh"
 #include "product_epilogue.cuh"
 #include "product_few_rows.h"
 
@@ -41,9 +42,19 @@ __global__ void __launch_bounds__(THREADS) kernel(const __grid_constant__ Produc
 #pragma unroll
     for (int r = 0; r < ROWS; r++) x[r] = (const T *)p.x + (uint64_t)min((uint32_t)r, rows - 1) * inputs;
 
+    // Weights are nobody's output, so their first rounds may come while the kernel before still runs.
+    const uint32_t chunks = inputs / TERMS, apart = 32 * parts;
+    if (whole)
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+#pragma unroll
+            for (int o = 0; o < OUTPUTS; o++)
+                if (const uint32_t chunk = part * 32 + lane + i * apart; chunk < chunks)
+                    asm volatile("prefetch.global.L2 [%0];" ::"l"(weights[o] + chunk * TERMS));
+    wait_for_kernel_before();
+
     float sums[ROWS][OUTPUTS] = {};
     if (whole) {
-        const uint32_t chunks = inputs / TERMS, apart = 32 * parts;
         uint32_t chunk = part * 32 + lane;
         const auto take = [&](auto count) {
             constexpr int COUNT = decltype(count)::value;
@@ -100,8 +111,7 @@ template <typename T, int ROWS, int OUTPUTS> cudaError_t launch(const Product &p
     while (parts < WARPS && groups * parts < ENOUGH && p.inputs * sizeof(T) > (uint64_t)parts * 32 * 16) parts *= 2;
     const uint64_t a_block = WARPS / parts;
     const unsigned blocks = (unsigned)((groups + a_block - 1) / a_block);
-    kernel<T, ROWS, OUTPUTS><<<blocks, THREADS, 0, stream>>>(p, (uint32_t)rows_of(p), parts, whole);
-    return cudaGetLastError();
+    return launch_early(kernel<T, ROWS, OUTPUTS>, dim3(blocks), THREADS, 0, stream, p, (uint32_t)rows_of(p), parts, whole);
 }
 } // namespace
 

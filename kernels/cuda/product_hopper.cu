@@ -5,6 +5,7 @@
 // warpgroups own 64 rows each, and one more warp starts the copies. A step is one pixel of the kernel and 64 inputs: the
 // copy engine gathers the rows of x from wherever that pixel lies for each (its im2col mode) and writes zeros for what is
 // outside of the picture, so that padding costs nothing and x is never copied in device memory.
+#include "early_launch.cuh"
 #include "hopper.cuh"
 #include "product_epilogue.cuh"
 
@@ -240,10 +241,7 @@ product_kernel(const __grid_constant__ CUtensorMap x_map, const __grid_constant_
         prefetch(&weight_map);
     }
     synchronize<P, false>();
-    // Programmatic dependent launch: the blocks so far ran beside the last ones of the kernel before, and those of the next
-    // may come as soon as there is room. What the kernel before wrote is there after the wait.
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    wait_for_kernel_before();
 
     const Work<P> work(p, across);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -325,17 +323,7 @@ template <typename T, typename P> cudaError_t launch(const Product &p, cudaStrea
     const auto kernel = product_kernel<T, P>;
     const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess) return error;
-    cudaLaunchAttribute early;
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config{};
-    config.gridDim = dim3((uint32_t)blocks);
-    config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = bytes;
-    config.stream = stream;
-    config.attrs = &early;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, x_map, weight_map, p, tiles_across<P>(p));
+    return launch_early(kernel, dim3((uint32_t)blocks), THREADS, bytes, stream, x_map, weight_map, p, tiles_across<P>(p));
 }
 
 // Nanoseconds that a plan takes on `multiprocessors` of an H200.

@@ -1,4 +1,5 @@
 // LayerNorm and rotation of queries and keys, which on the way move keys and values to their page.
+#include "early_launch.cuh"
 #include "numbers.cuh"
 #include "operations.h"
 
@@ -18,6 +19,7 @@ template <int GROUP> __device__ __forceinline__ float group_sum(float x) {
 // the queries, keys or values of one token, and moves 16 bytes a lane.
 template <typename T, int DIM>
 __global__ void __launch_bounds__(WARPS *LANES) norm_rotate_eights(const NormRotate a) {
+    wait_for_kernel_before();
     constexpr int GROUP = DIM / 8;
     const uint32_t lane = threadIdx.x % GROUP, parts = a.keys ? 3 : 2;
     const uint32_t all = a.tokens * parts * a.heads, heads_at_once = all_threads() / GROUP;
@@ -77,6 +79,7 @@ __global__ void __launch_bounds__(WARPS *LANES) norm_rotate_eights(const NormRot
 
 // Heads of any width: a warp has one head of the queries, keys or values of one token.
 template <typename T> __global__ void __launch_bounds__(WARPS *LANES) norm_rotate_heads(const NormRotate a) {
+    wait_for_kernel_before();
     __shared__ float heads[WARPS][MOST_CHANNELS];
     const uint32_t lane = threadIdx.x % LANES, dim = a.head_dim, half = dim / 2;
     float *head = heads[threadIdx.x / LANES];
@@ -140,7 +143,6 @@ cudaError_t norm_rotate(const NormRotate *a, cudaStream_t stream) {
         const auto kernel = group == 8    ? norm_rotate_eights<T, 64>
                             : group == 16 ? norm_rotate_eights<T, 128>
                                           : norm_rotate_heads<T>;
-        kernel<<<blocks, WARPS * LANES, 0, stream>>>(*a);
-        return cudaGetLastError();
+        return launch_early(kernel, dim3(blocks), WARPS * LANES, 0, stream, *a);
     });
 }

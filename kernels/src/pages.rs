@@ -206,16 +206,13 @@ impl InplaceOp2 for Append {
         qkv: &CudaStorage,
         qkv_layout: &Layout,
     ) -> Result<()> {
-        let (targets, width) = self.targets(pool_layout.dims(), qkv_layout.dims())?;
-        let device = qkv.device.clone();
+        let ([keys, values], width) = self.targets(pool_layout.dims(), qkv_layout.dims())?;
+        let device = &qkv.device;
         let qkv = cuda::memory("append: qkv", qkv, qkv_layout)?;
         let pool = cuda::memory("append: pool", pool, pool_layout)?.expect("append: pool", qkv.dtype())?;
-        let tokens = qkv_layout.dims()[0];
-        for (i, target) in targets.into_iter().enumerate() {
-            let rows = cuda::Rows { count: tokens, width, from_stride: 3 * width, to_stride: width };
-            cuda::copy_rows(&device, pool.skip(target.start), qkv.skip((i + 1) * width), rows)?;
-        }
-        Ok(())
+        let target = (pool.skip(keys.start), (values.start - keys.start) as i64);
+        let size = |size| cuda::count("append", size);
+        cuda::operations::append_rows(device, target, qkv, size(qkv_layout.dims()[0])?, size(width)?)
     }
 }
 

@@ -125,6 +125,15 @@ unsafe extern "C" {
         stream: Stream,
     ) -> c_int;
     pub(crate) fn norm_rotate(operation: *const NormRotate, stream: Stream) -> c_int;
+    pub(crate) fn append_rows(
+        keys: *mut c_void,
+        value_offset: i64,
+        qkv: *const c_void,
+        size: u32,
+        tokens: u32,
+        width: u32,
+        stream: Stream,
+    ) -> c_int;
     pub(crate) fn patches(
         y: *mut c_void,
         element: c_int,

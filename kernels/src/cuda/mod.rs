@@ -9,9 +9,7 @@ pub(crate) mod operations;
 pub(crate) mod product;
 
 use candle_core::backend::BackendStorage;
-use candle_core::cuda_backend::cudarc::driver::sys::{
-    CUDA_MEMCPY2D_st, CUdevice_attribute as Attribute, CUmemorytype, cuMemcpy2DAsync_v2, cuMemcpyDtoDAsync_v2,
-};
+use candle_core::cuda_backend::cudarc::driver::sys::{CUdevice_attribute as Attribute, cuMemcpyDtoDAsync_v2};
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr};
 use candle_core::cuda_backend::{CudaDType, CudaDevice, CudaStorageSlice, WrapErr};
 use candle_core::{CudaStorage, DType, Layout, Result, bail};
@@ -142,43 +140,6 @@ pub(crate) fn copy(device: &CudaDevice, to: Memory, from: Memory, count: usize) 
     // SAFETY: both ranges lie within tensors that the caller has checked, and live on at least until the work that is
     // queued on this stream is done.
     unsafe { cuMemcpyDtoDAsync_v2(to.address, from.address, bytes, stream.cast()) }.result().w()
-}
-
-/// Rows of `width` elements that lie apart.
-pub(crate) struct Rows {
-    pub(crate) count: usize,
-    pub(crate) width: usize,
-    pub(crate) from_stride: usize,
-    pub(crate) to_stride: usize,
-}
-
-/// Copies rows of elements.
-pub(crate) fn copy_rows(device: &CudaDevice, to: Memory, from: Memory, rows: Rows) -> Result<()> {
-    if rows.count == 0 || rows.width == 0 {
-        return Ok(());
-    }
-    let size = from.dtype.size_in_bytes();
-    let copy = CUDA_MEMCPY2D_st {
-        srcMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
-        srcDevice: from.address,
-        srcPitch: rows.from_stride * size,
-        dstMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
-        dstDevice: to.address,
-        dstPitch: rows.to_stride * size,
-        WidthInBytes: rows.width * size,
-        Height: rows.count,
-        srcXInBytes: 0,
-        srcY: 0,
-        srcHost: std::ptr::null(),
-        srcArray: std::ptr::null_mut(),
-        dstXInBytes: 0,
-        dstY: 0,
-        dstHost: std::ptr::null_mut(),
-        dstArray: std::ptr::null_mut(),
-    };
-    let stream = stream(device)?;
-    // SAFETY: as for `copy`.
-    unsafe { cuMemcpy2DAsync_v2(&raw const copy, stream.cast()) }.result().w()
 }
 
 /// What the choice between kernels depends on.

@@ -39,6 +39,18 @@ pub(crate) fn norm_rotate(device: &CudaDevice, operation: &ffi::NormRotate) -> R
     launch!(device, norm_rotate(operation))
 }
 
+/// `keys` is where the first of them goes.
+pub(crate) fn append_rows(
+    device: &CudaDevice,
+    (keys, value_offset): (Memory, i64),
+    qkv: Memory,
+    tokens: u32,
+    width: u32,
+) -> Result<()> {
+    let size = qkv.dtype().size_in_bytes() as u32;
+    launch!(device, append_rows(keys.pointer_mut(), value_offset, qkv.pointer(), size, tokens, width))
+}
+
 pub(crate) fn patches(
     device: &CudaDevice,
     y: Memory,
