@@ -3,6 +3,9 @@
 //! `PERIPLUS_CUDA_ARCHITECTURES` says for which cards: numbers as nvcc has them, separated by spaces; `90a` adds the
 //! kernels for Hopper to the portable ones, `90+PTX` is what the driver of a newer card compiles.
 
+// A build script that cannot go on can only panic; cargo shows why.
+#![allow(clippy::expect_used)]
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, thread};

@@ -45,14 +45,11 @@ fn check(op: &str, x: &Layout, height: usize, width: usize) -> Result<[usize; 4]
 
 impl BilinearAdd {
     fn check(y: &Layout, x: &Layout) -> Result<[usize; 4]> {
-        match *y.dims() {
-            [frames, height, width, c] => {
-                let x = check("bilinear_add", x, height, width)?;
-                if (x[0], x[3]) == (frames, c) {
-                    return Ok([frames, height, width, c]);
-                }
+        if let [frames, height, width, c] = *y.dims() {
+            let x = check("bilinear_add", x, height, width)?;
+            if (x[0], x[3]) == (frames, c) {
+                return Ok([frames, height, width, c]);
             }
-            _ => {}
         }
         bail!("bilinear_add: y {:?} and x {:?} must be [frames, height, width, channels]", y.dims(), x.dims())
     }

@@ -47,7 +47,7 @@ impl Rotary {
     }
 }
 
-/// LayerNorms `(weight, bias)` `[head_dim]` of the queries and of the keys of each head, float32.
+/// `LayerNorm`s, weight and bias `[head_dim]` each, of the queries and of the keys of each head, float32.
 #[derive(Debug, Clone, Copy)]
 pub struct HeadNorms<'a> {
     /// Of queries.

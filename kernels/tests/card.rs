@@ -55,7 +55,7 @@ impl Bench {
     }
 
     fn count(&mut self, most: usize) -> usize {
-        ((self.random.number() + 1.0) / 2.0 * most as f64) as usize + 1
+        (f64::midpoint(self.random.number(), 1.0) * most as f64) as usize + 1
     }
 }
 
