@@ -98,6 +98,18 @@ impl Moment {
     }
 }
 
+/// Whether an operation failed because the card has no memory left.
+pub fn is_out_of_memory(error: &candle_core::Error) -> bool {
+    match error {
+        candle_core::Error::WithBacktrace { inner, .. } | candle_core::Error::Context { inner, .. } => {
+            is_out_of_memory(inner)
+        }
+        #[cfg(feature = "cuda")]
+        candle_core::Error::Cuda(error) => card::is_out_of_memory(error.as_ref()),
+        _ => false,
+    }
+}
+
 /// Bytes of the card's memory that are taken, by whom ever; `None` for the CPU. What a program has freed on a card that is
 /// [`prepare`]d counts, too.
 ///
@@ -214,6 +226,13 @@ mod card {
             .w()?;
         }
         Ok(())
+    }
+
+    pub(super) fn is_out_of_memory(error: &(dyn std::error::Error + 'static)) -> bool {
+        use candle_core::cuda_backend::CudaError;
+        use candle_core::cuda_backend::cudarc::driver::DriverError;
+        const OUT_OF_MEMORY: DriverError = DriverError(sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY);
+        matches!(error.downcast_ref(), Some(CudaError::Cuda(OUT_OF_MEMORY)))
     }
 
     pub(super) fn record(device: &CudaDevice) -> Result<CudaEvent> {

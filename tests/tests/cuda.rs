@@ -7,13 +7,12 @@ use std::thread;
 use periplus::{DType, Device, FrameOutput};
 use periplus_tests::{Golden, card, errors, stream};
 
-/// In float32, and in bfloat16 for pose, depth and confidence; see [`check`].
-struct Bounds {
-    name: &'static str,
-    bf16: [f64; 3],
-}
-
 const FLOAT32: f64 = 1e-4;
+
+/// What an answer in bfloat16 may be off by, in units of what rounding the trunk's weights alone does (computed in float32
+/// by the reference implementation, and stated below for pose, depth and confidence). Rounding what goes from product to
+/// product adds to that, some 5 % here: the tokens that blocks add to, and all sums, are float32.
+const BESIDE_WEIGHTS: f64 = 1.25;
 
 fn check(golden: &Golden, name: &str, outputs: &[FrameOutput], bound: impl Fn(&str) -> f64) {
     for (what, error) in errors(golden, outputs) {
@@ -22,46 +21,48 @@ fn check(golden: &Golden, name: &str, outputs: &[FrameOutput], bound: impl Fn(&s
     }
 }
 
-fn check_on(card: &Device, bounds: &Bounds) {
-    let Bounds { name, bf16: [pose, depth, confidence] } = *bounds;
+fn check_on(card: &Device, name: &str, [pose, depth, confidence]: [f64; 3]) {
     let golden = Golden::open(name);
     check(&golden, name, &stream(&golden, DType::F32, card), |_| FLOAT32);
     if name == "stream-by-motion" {
         return; // Which frames are kept hangs on a threshold that rounding may cross.
     }
-    check(&golden, name, &stream(&golden, DType::BF16, card), |what| match what {
-        "pose_enc" => pose,
-        "depth" | "world_points" => depth,
-        _ => confidence,
+    check(&golden, name, &stream(&golden, DType::BF16, card), |what| {
+        BESIDE_WEIGHTS
+            * match what {
+                "pose_enc" => pose,
+                "depth" | "world_points" => depth,
+                _ => confidence,
+            }
     });
 }
 
 macro_rules! goldens {
-    ($($test:ident: $name:literal, $bf16:expr,)*) => {
+    ($($test:ident: $name:literal, $weights_alone:expr,)*) => {
         $(#[test]
         fn $test() {
             if let Some(card) = card() {
-                check_on(&card, &Bounds { name: $name, bf16: $bf16 });
+                check_on(&card, $name, $weights_alone);
             }
         })*
     };
 }
 
 goldens! {
-    stream_of_keyframes: "stream", [1.0, 1.0, 1.0],
-    portrait_with_every_third_a_keyframe: "stream-portrait-interval3", [1.0, 1.0, 1.0],
-    grid_of_the_position_embedding: "stream-native-grid", [1.0, 1.0, 1.0],
-    grid_larger_than_the_position_embedding: "stream-larger-grid", [1.0, 1.0, 1.0],
-    camera_tokens_retained: "stream-keep-camera", [1.0, 1.0, 1.0],
-    nothing_retained: "stream-keep-none", [1.0, 1.0, 1.0],
-    scale_frames_leave_with_the_window: "stream-scale-frames-slide", [1.0, 1.0, 1.0],
-    point_head: "stream-point-head", [1.0, 1.0, 1.0],
-    one_frame: "stream-one-frame", [1.0, 1.0, 1.0],
-    fewer_frames_than_scale_frames: "stream-two-frames", [1.0, 1.0, 1.0],
-    three_heads_and_two_registers: "stream-three-heads", [1.0, 1.0, 1.0],
-    three_hundred_frames: "stream-long", [1.0, 1.0, 1.0],
-    long_with_every_fourth_a_keyframe: "stream-long-interval4", [1.0, 1.0, 1.0],
-    keyframes_by_motion: "stream-by-motion", [1.0, 1.0, 1.0],
+    stream_of_keyframes: "stream", [1.2e-2, 5.2e-3, 5.2e-3],
+    portrait_with_every_third_a_keyframe: "stream-portrait-interval3", [1.3e-2, 5.1e-3, 5.0e-3],
+    grid_of_the_position_embedding: "stream-native-grid", [8.9e-3, 5.5e-3, 5.3e-3],
+    grid_larger_than_the_position_embedding: "stream-larger-grid", [9.6e-3, 5.3e-3, 5.2e-3],
+    camera_tokens_retained: "stream-keep-camera", [1.2e-2, 5.2e-3, 5.0e-3],
+    nothing_retained: "stream-keep-none", [1.2e-2, 5.2e-3, 5.0e-3],
+    scale_frames_leave_with_the_window: "stream-scale-frames-slide", [1.2e-2, 5.3e-3, 5.1e-3],
+    point_head: "stream-point-head", [8.7e-3, 5.1e-3, 4.8e-3],
+    one_frame: "stream-one-frame", [2.6e-3, 4.1e-3, 3.3e-3],
+    fewer_frames_than_scale_frames: "stream-two-frames", [8.9e-3, 6.7e-3, 6.3e-3],
+    three_heads_and_two_registers: "stream-three-heads", [1.2e-2, 5.1e-3, 5.0e-3],
+    three_hundred_frames: "stream-long", [1.7e-2, 4.8e-3, 4.5e-3],
+    long_with_every_fourth_a_keyframe: "stream-long-interval4", [1.4e-2, 5.5e-3, 5.1e-3],
+    keyframes_by_motion: "stream-by-motion", [1.2e-2, 4.9e-3, 4.9e-3],
 }
 
 /// All numbers of an answer, as bits.

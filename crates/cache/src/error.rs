@@ -91,6 +91,17 @@ pub enum Error {
         /// Pools that grow together, one a layer.
         pools: usize,
     },
+    /// A card has no memory left for a pool.
+    #[error(
+        "the card has no memory left for a layer's {pages} pages of {rows} rows: use smaller pictures, a smaller window, \
+         16-bit numbers or the CPU"
+    )]
+    CardFull {
+        /// Pages of the pool.
+        pages: usize,
+        /// Rows of each page.
+        rows: usize,
+    },
     /// Pages or rows would be more than there are numbers for.
     #[error("the cache cannot number the frames of so long a clip; reset it and begin a new clip")]
     TooLong,

@@ -1,6 +1,7 @@
 //! Pools of pages as tensors: their shape, and how they grow.
 
 use candle_core::{DType, Device, Tensor};
+use periplus_kernels::device::is_out_of_memory;
 use periplus_kernels::pages::{Rows, copy_rows};
 
 use crate::{Error, Result};
@@ -62,7 +63,8 @@ impl Storage {
         if pool.as_ref().is_some_and(|pool| pool.dims()[0] >= pages && pool.dims()[2] >= rows) {
             return Ok(());
         }
-        let grown = Tensor::zeros((pages, 2, rows, self.heads, self.head_dim), self.dtype, &self.device)?;
+        let grown = Tensor::zeros((pages, 2, rows, self.heads, self.head_dim), self.dtype, &self.device)
+            .map_err(|error| if is_out_of_memory(&error) { Error::CardFull { pages, rows } } else { error.into() })?;
         if let Some(old) = pool {
             let (old_pages, _, old_rows, _, _) = old.dims5()?;
             for page in 0..u32::try_from(old_pages).map_err(|_| Error::TooLong)? {

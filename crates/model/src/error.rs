@@ -16,9 +16,12 @@ pub enum ModelError {
     /// The key-value cache.
     #[error(transparent)]
     Cache(#[from] periplus_cache::Error),
-    /// A tensor operation: out of memory, or a device that failed.
+    /// A card has no memory left for weights, or for what a frame computes.
+    #[error("the card has no memory left: use smaller pictures, a smaller window, 16-bit numbers or the CPU")]
+    CardFull,
+    /// A tensor operation: a device that failed, or an operand that it cannot take.
     #[error("a tensor operation failed: {0}")]
-    Tensor(#[from] candle_core::Error),
+    Tensor(candle_core::Error),
     /// Frames of a shape that the network cannot take.
     #[error(
         "frames must be [frames, height, width, 3] bytes with sides that are multiples of {patch} pixels, but are {found}"
@@ -49,4 +52,10 @@ pub enum ModelError {
     /// Settings that no stream can have.
     #[error(transparent)]
     Settings(#[from] ConfigError),
+}
+
+impl From<candle_core::Error> for ModelError {
+    fn from(error: candle_core::Error) -> Self {
+        if periplus_kernels::device::is_out_of_memory(&error) { Self::CardFull } else { Self::Tensor(error) }
+    }
 }

@@ -9,9 +9,6 @@ pub enum EngineError {
     /// The network: its weights, its memory, its input.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// A tensor operation outside the network.
-    #[error("a tensor operation failed: {0}")]
-    Tensor(#[from] candle_core::Error),
     /// A frame that does not divide into patches.
     #[error("frame {index} of {width} x {height} pixels is not made of whole patches of {patch} x {patch}")]
     Patches {
@@ -53,4 +50,11 @@ pub enum EngineError {
     /// The network answered in a shape that it never should.
     #[error("the network's answer has an unexpected shape: {0}")]
     Answer(String),
+}
+
+/// What fails around the network fails as it does within.
+impl From<candle_core::Error> for EngineError {
+    fn from(error: candle_core::Error) -> Self {
+        Self::Model(error.into())
+    }
 }

@@ -99,8 +99,7 @@ pub(crate) fn output(op: &str, device: &CudaDevice, dtype: DType, dims: &[usize]
         DType::F16 => allocate::<f16>(device, count),
         DType::BF16 => allocate::<bf16>(device, count),
         other => bail!("{op}: no output is stored as {other:?}"),
-    }
-    .map_err(|error| error.context(format!("{op}: no memory on the device for an output of shape {dims:?}")))?;
+    }?;
     let memory = memory(op, &storage, &Layout::contiguous(dims))?;
     Ok((storage, memory))
 }
