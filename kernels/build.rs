@@ -26,6 +26,13 @@ fn main() {
     }
     let architectures = env::var("PERIPLUS_CUDA_ARCHITECTURES").unwrap_or_else(|_| ARCHITECTURES.into());
     println!("cargo::rustc-env=PERIPLUS_CUDA_ARCHITECTURES={architectures}");
+    // Kernels ask at compile time whether they may start early, and launches ask the card: code for older ones, compiled for a
+    // newer by its driver, would start early and not wait.
+    let early =
+        |name: &str| name.strip_suffix("+PTX").is_some_and(|number| !number.parse().is_ok_and(|n: u32| n >= 90));
+    if let Some(name) = architectures.split_whitespace().find(|name| early(name)) {
+        panic!("PERIPLUS_CUDA_ARCHITECTURES: {name} cannot be, PTX is for 90 and newer");
+    }
     let hopper = architectures.split_whitespace().any(|name| name == "90a");
     if hopper {
         println!("cargo::rustc-cfg=periplus_hopper");

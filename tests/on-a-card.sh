@@ -29,6 +29,7 @@ cat > "$folder/run.sh" <<'RUN'
 # its bound, and the reason where there is no card.
 set -euo pipefail
 cd "$(dirname "$0")"
+export PERIPLUS_NEEDS_CARD=1 # without one nothing would be shown
 export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/usr/local/cuda/lib64"
 for program in bin/*; do
   echo "== $program"

@@ -81,7 +81,7 @@ ln -sfn "$tk/lib/libcudart_static.a" "$prefix/link/libcudart.a"
 cat > "$prefix/env.sh" <<EOF
 export CUDA_HOME="$tk" CUDA_PATH="$tk" CUDA_ROOT="$tk" CUDA_TOOLKIT_ROOT_DIR="$tk"
 export NVCC="$tk/bin/nvcc"
-export CUDA_COMPUTE_CAP="\${CUDA_COMPUTE_CAP:-90}"
+export CUDA_COMPUTE_CAP="\${CUDA_COMPUTE_CAP:-80}"
 export CUDARC_CUDA_VERSION=13000
 # cudaforge (candle-kernels) uses half the cores unless told; compressed machine code halves the binary.
 export CUDAFORGE_THREADS="\${CUDAFORGE_THREADS:-$(nproc)}"

@@ -49,14 +49,25 @@ pub enum DeviceError {
         /// What the kernels were compiled for.
         built: &'static str,
     },
+    /// The driver is there, but not the libraries that Candle opens beside it.
+    #[error(
+        "CUDA's libraries cuBLAS and cuRAND do not answer ({0}): install those of CUDA 13 (libcublas.so.13, libcurand.so.10) and see \
+         that LD_LIBRARY_PATH names their folder, or compute on the CPU"
+    )]
+    NoLibraries(candle_core::Error),
     /// The card or its driver refuses.
     #[error("the card cannot be used: {0}")]
     Refused(#[from] candle_core::Error),
 }
 
-/// The fastest device there is: the first NVIDIA card if this build has kernels for it and it answers, else the CPU.
-pub fn best() -> Device {
-    open_cuda(0).unwrap_or(Device::Cpu)
+/// The fastest device there is: the first NVIDIA card if this build has kernels for it and it answers, else the CPU. With it the
+/// reason why a card that may be there is not used.
+pub fn best() -> (Device, Option<DeviceError>) {
+    match open_cuda(0) {
+        Ok(card) => (card, None),
+        Err(DeviceError::NotBuilt | DeviceError::NoDriver | DeviceError::NoCard) => (Device::Cpu, None),
+        Err(reason) => (Device::Cpu, Some(reason)),
+    }
 }
 
 /// A moment in the work of a device, seen from the thread that makes it.
@@ -100,14 +111,23 @@ impl Moment {
 
 /// Whether an operation failed because the card has no memory left.
 pub fn is_out_of_memory(error: &candle_core::Error) -> bool {
-    match error {
-        candle_core::Error::WithBacktrace { inner, .. } | candle_core::Error::Context { inner, .. } => {
-            is_out_of_memory(inner)
-        }
-        #[cfg(feature = "cuda")]
-        candle_core::Error::Cuda(error) => card::is_out_of_memory(error.as_ref()),
-        _ => false,
+    #[cfg(feature = "cuda")]
+    return card::is_out_of_memory(error);
+    #[cfg(not(feature = "cuda"))]
+    {
+        let _ = error;
+        false
     }
+}
+
+/// To be called before tensors on `device` are dropped by a thread that may never have used it.
+pub fn enter(device: &Device) {
+    #[cfg(feature = "cuda")]
+    if let Device::Cuda(cuda) = device {
+        card::enter(cuda);
+    }
+    #[cfg(not(feature = "cuda"))]
+    let _ = device;
 }
 
 /// Bytes of the card's memory that are taken, by whom ever; `None` for the CPU. What a program has freed on a card that is
@@ -150,10 +170,9 @@ mod card {
     #![allow(unsafe_code)]
 
     use super::{Device, DeviceError, Duration, Result};
-    use candle_core::cuda_backend::CudaDevice;
-    use candle_core::cuda_backend::WrapErr;
-    use candle_core::cuda_backend::cudarc::driver::CudaEvent;
     use candle_core::cuda_backend::cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
+    use candle_core::cuda_backend::cudarc::driver::{CudaEvent, DriverError};
+    use candle_core::cuda_backend::{CudaDevice, CudaError, WrapErr};
     use std::ffi::c_void;
 
     /// Machine code is there for each of these, as the build was told; a newer card compiles what is portable.
@@ -187,7 +206,10 @@ mod card {
         if number >= count {
             return Err(DeviceError::NoSuchCard { number, count });
         }
-        let device = Device::new_cuda(number)?;
+        let device = Device::new_cuda(number).map_err(|error| match cuda_error(&error) {
+            Some(CudaError::Cublas(_) | CudaError::Curand(_)) => DeviceError::NoLibraries(error),
+            _ => DeviceError::Refused(error),
+        })?;
         prepare(&device)?;
         Ok(device)
     }
@@ -228,11 +250,27 @@ mod card {
         Ok(())
     }
 
-    pub(super) fn is_out_of_memory(error: &(dyn std::error::Error + 'static)) -> bool {
-        use candle_core::cuda_backend::CudaError;
-        use candle_core::cuda_backend::cudarc::driver::DriverError;
+    /// What CUDA said, if it said it.
+    fn cuda_error(error: &candle_core::Error) -> Option<&CudaError> {
+        match error {
+            candle_core::Error::WithBacktrace { inner, .. } | candle_core::Error::Context { inner, .. } => {
+                cuda_error(inner)
+            }
+            candle_core::Error::Cuda(error) => error.downcast_ref(),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_out_of_memory(error: &candle_core::Error) -> bool {
         const OUT_OF_MEMORY: DriverError = DriverError(sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY);
-        matches!(error.downcast_ref(), Some(CudaError::Cuda(OUT_OF_MEMORY)))
+        matches!(cuda_error(error), Some(CudaError::Cuda(OUT_OF_MEMORY)))
+    }
+
+    /// Makes the card current for this thread. Memory is freed on the thread that drops it, also if that thread has never
+    /// used a card.
+    pub(super) fn enter(device: &CudaDevice) {
+        // An error would be met again, and reported, by the next operation.
+        let _ = device.cuda_stream().context().bind_to_thread();
     }
 
     pub(super) fn record(device: &CudaDevice) -> Result<CudaEvent> {

@@ -54,7 +54,9 @@ mod card {
         let total: usize = tensors.iter().map(Tensor::elem_count).sum();
         if staging.as_ref().is_none_or(|staging| staging.0.len() < total) {
             // SAFETY: numbers of any bits are numbers, and they are written before they are read.
-            let pinned = unsafe { stream.context().alloc_pinned_with_flags(total.max(1), 0) }.w()?;
+            let Ok(pinned) = (unsafe { stream.context().alloc_pinned_with_flags(total.max(1), 0) }) else {
+                bail!("{OP}: main memory has no room to lock for {total} results")
+            };
             *staging = Some(Staging(pinned));
         }
         let Some(Staging(pinned)) = staging else { bail!("{OP}: no memory to copy to") };

@@ -1,7 +1,9 @@
-//! Tokens side by side.
+//! Tokens side by side, and one after the other.
 
 #[cfg(feature = "cuda")]
 use crate::cuda;
+#[cfg(feature = "cuda")]
+use crate::operand::Operand;
 use crate::operand::{slice, zeros};
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
@@ -13,6 +15,42 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 /// When shapes do not fit together, an operand is not contiguous or not float32.
 pub fn join_channels(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     a.apply_op2_no_bwd(b, &JoinChannels)
+}
+
+/// The rows of all tensors, one after the other: `[a, ..]`, `[b, ..]` .. -> `[a + b + .., ..]`, of any one type. On a card these
+/// are copies of memory and no kernel of Candle's, which the driver would have to compile at its first use.
+///
+/// # Errors
+/// When there is none, shapes or types do not fit together, or one is not contiguous (on a card).
+pub fn concat(tensors: &[Tensor]) -> Result<Tensor> {
+    match tensors {
+        [] => bail!("concat: no tensors"),
+        [one] => Ok(one.clone()),
+        #[cfg(feature = "cuda")]
+        [first, ..] if first.device().is_cuda() => concat_on_card(first, tensors),
+        _ => Tensor::cat(tensors, 0),
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn concat_on_card(first: &Tensor, tensors: &[Tensor]) -> Result<Tensor> {
+    use candle_core::{Device, Storage, op::BackpropOp};
+    let Device::Cuda(device) = first.device() else { bail!("concat: not on a card") };
+    let mut rows = 0;
+    for tensor in tensors {
+        match (tensor.dims(), first.dims()) {
+            ([own, rest @ ..], [_, others @ ..]) if rest == others => rows += own,
+            shapes => bail!("concat: {shapes:?} differ in more than their rows"),
+        }
+    }
+    let shape = [&[rows], &first.dims()[1..]].concat();
+    let (output, mut to) = cuda::output("concat", device, first.dtype(), &shape)?;
+    for tensor in tensors {
+        let from = Operand::read(tensor).memory("concat")?.expect("concat", first.dtype())?;
+        cuda::copy(device, to, from, tensor.elem_count())?;
+        to = to.skip(tensor.elem_count());
+    }
+    Ok(Tensor::from_storage(Storage::Cuda(output), shape, BackpropOp::none(), false))
 }
 
 struct JoinChannels;

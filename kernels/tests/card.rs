@@ -19,7 +19,7 @@ use periplus_kernels::patches::patches;
 use periplus_kernels::prediction::{ValueActivation, predict};
 use periplus_kernels::resample::{bilinear, bilinear_add};
 use periplus_kernels::rotary::{HeadNorms, Pairing, Rotary, norm_rotate, norm_rotate_append};
-use periplus_kernels::tokens::join_channels;
+use periplus_kernels::tokens::{concat, join_channels};
 
 const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 const ACTIVATIONS: [Activation; 4] = [Activation::Identity, Activation::Gelu, Activation::Relu, Activation::Silu];
@@ -32,7 +32,9 @@ struct Bench {
 
 impl Bench {
     fn new(seed: u64) -> Option<Self> {
-        let card = periplus_kernels::device::open_cuda(0).inspect_err(|reason| println!("skipped: {reason}")).ok()?;
+        let card = periplus_kernels::device::open_cuda(0).inspect_err(|reason| println!("skipped: {reason}")).ok();
+        assert!(card.is_some() || std::env::var_os("PERIPLUS_NEEDS_CARD").is_none(), "there is no card");
+        let card = card?;
         Some(Self { card, random: Random::new(seed) })
     }
 
@@ -287,7 +289,14 @@ fn pictures() {
 #[test]
 fn tokens_side_by_side_and_modulated() {
     let Some(mut bench) = Bench::new(8) else { return };
+    for dtype in DTYPES {
+        let [a, b, c] = [3, 1, 5].map(|rows| bench.pair(&[rows, 7], dtype));
+        let cpu = concat(&[a.1, b.1.clone(), c.1]).unwrap();
+        assert_same(&concat(&[a.0, b.0.clone(), c.0]).unwrap(), &cpu, 1e-30);
+        assert_same(&concat(&[b.0]).unwrap(), &b.1, 1e-30);
+    }
     let ((a, cpu_a), (b, cpu_b)) = (bench.float(&[2, 9, 12]), bench.float(&[2, 9, 5]));
+    assert_error(concat(&[a.clone(), b.narrow(0, 0, 1).unwrap()]), &["[2, 9, 12]"]);
     assert_same(&join_channels(&a, &b).unwrap(), &join_channels(&cpu_a, &cpu_b).unwrap(), 1e-30);
     let ((x, cpu_x), (n, cpu_n)) = (bench.float(&[3, 40]), bench.float(&[3, 40]));
     let (m, cpu_m) = bench.float(&[3, 120]);

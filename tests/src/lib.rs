@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, IndexOp, Result, Tensor};
 use periplus::checkpoint::synthetic;
-use periplus::{Config, Engine, Frame, FrameOutput, Keyframes, Raster, SessionConfig, Viewport, Weights};
+use periplus::{Config, Engine, Frame, FrameOutput, Keyframes, Raster, Session, SessionConfig, Viewport, Weights};
 
 /// A file of expected values, computed in float64 from seeded weights and frames.
 pub struct Golden {
@@ -65,8 +65,13 @@ impl Golden {
 }
 
 /// The first NVIDIA card; `None`, with the reason printed, where there is none.
+///
+/// # Panics
+/// If there is none and `PERIPLUS_NEEDS_CARD` is set, as it is where tests run for the card's sake.
 pub fn card() -> Option<Device> {
-    periplus::device::open_cuda(0).inspect_err(|reason| println!("skipped: {reason}")).ok()
+    let card = periplus::device::open_cuda(0).inspect_err(|reason| println!("skipped: {reason}")).ok();
+    assert!(card.is_some() || std::env::var_os("PERIPLUS_NEEDS_CARD").is_none(), "there is no card");
+    card
 }
 
 /// || a - b || / || b - mean over frames of b ||; of a single frame: minus the mean of all its values.
@@ -86,21 +91,44 @@ pub fn error(a: &Tensor, b: &Tensor) -> Result<f64> {
 /// # Panics
 /// If anything fails.
 pub fn stream(golden: &Golden, dtype: DType, device: &Device) -> Vec<FrameOutput> {
-    let weights = Weights::synthetic(golden.config.clone(), golden.weights_seed()).unwrap();
-    let engine = Engine::load(&weights, dtype, device).unwrap();
-    let keyframes = match (golden.metadata("motion_pixels"), golden.metadata("max_gap")) {
-        (Some(pixels), Some(max_gap)) => Keyframes::ByMotion { pixels, max_gap },
-        _ => Keyframes::Every(golden.metadata("keyframe_interval").unwrap()),
-    };
-    let mut session = engine.session(SessionConfig { keyframes, ..engine.config().into() }).unwrap();
-    let frames = golden.frames();
+    let mut session = session(golden, &engine(golden, dtype, device));
     let mut outputs = Vec::new();
-    for i in 0..frames.dim(0).unwrap() {
-        outputs.extend(session.push(frame(&frames.i(i).unwrap())).unwrap());
+    for frame in frames(golden) {
+        outputs.extend(session.push(frame).unwrap());
     }
     outputs.extend(session.finish().unwrap());
     assert_eq!(session.stats().frames, outputs.len());
     outputs
+}
+
+/// The network of a golden.
+///
+/// # Panics
+/// If it cannot be loaded.
+pub fn engine(golden: &Golden, dtype: DType, device: &Device) -> Engine {
+    let weights = Weights::synthetic(golden.config.clone(), golden.weights_seed()).unwrap();
+    Engine::load(&weights, dtype, device).unwrap()
+}
+
+/// A session with the settings of a golden.
+///
+/// # Panics
+/// If the settings cannot be.
+pub fn session(golden: &Golden, engine: &Engine) -> Session {
+    let keyframes = match (golden.metadata("motion_pixels"), golden.metadata("max_gap")) {
+        (Some(pixels), Some(max_gap)) => Keyframes::ByMotion { pixels, max_gap },
+        _ => Keyframes::Every(golden.metadata("keyframe_interval").unwrap()),
+    };
+    engine.session(SessionConfig { keyframes, ..engine.config().into() }).unwrap()
+}
+
+/// The frames of a golden, as a source would give them.
+///
+/// # Panics
+/// If the golden does not say which.
+pub fn frames(golden: &Golden) -> Vec<Frame> {
+    let frames = golden.frames();
+    (0..frames.dim(0).unwrap()).map(|i| frame(&frames.i(i).unwrap())).collect()
 }
 
 /// A frame of `[height, width, 3]` bytes, as a source would give it.

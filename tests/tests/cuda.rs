@@ -5,7 +5,7 @@
 use std::thread;
 
 use periplus::{DType, Device, FrameOutput};
-use periplus_tests::{Golden, card, errors, stream};
+use periplus_tests::{Golden, card, engine, errors, frames, session, stream};
 
 const FLOAT32: f64 = 1e-4;
 
@@ -87,6 +87,41 @@ fn the_same_frames_give_the_same_bits_also_beside_other_sessions() {
         });
         assert!(beside.iter().all(|bits| *bits == alone), "{dtype:?}");
     }
+}
+
+/// Weights loaded by one thread are read by others, a session moves from thread to thread, and what is dropped on a thread that
+/// never used the card is freed and hurts nobody.
+#[test]
+fn engines_are_shared_and_sessions_move_between_threads() {
+    let Some(card) = card() else { return };
+    let golden = Golden::open("stream");
+    let expected = bits(&stream(&golden, DType::BF16, &card));
+    let engine = thread::scope(|scope| scope.spawn(|| engine(&golden, DType::BF16, &card)).join().unwrap());
+    for _ in 0..2 {
+        let frames = frames(&golden);
+        thread::scope(|scope| {
+            let runs: Vec<_> = (0..3)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let mut session = session(&golden, &engine);
+                        let mut outputs = Vec::new();
+                        for frame in &frames {
+                            // Each frame from a thread of its own.
+                            let answers = thread::scope(|scope| {
+                                scope.spawn(|| session.push(frame.clone()).unwrap()).join().unwrap()
+                            });
+                            outputs.extend(answers);
+                        }
+                        thread::scope(|scope| scope.spawn(move || drop(session)).join().unwrap());
+                        bits(&outputs)
+                    })
+                })
+                .collect();
+            assert!(runs.into_iter().all(|run| run.join().unwrap() == expected));
+        });
+    }
+    thread::spawn(move || drop(engine)).join().unwrap();
+    assert_eq!(bits(&stream(&golden, DType::BF16, &card)), expected);
 }
 
 /// The published size in both number types, see `goldens.rs`.

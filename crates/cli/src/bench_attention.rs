@@ -89,8 +89,9 @@ fn measure(arguments: &Arguments, device: &Device) -> Result<Measurement, Failur
     let pages = keys.div_ceil(page_size);
     // Attention takes as long over equal pages, and they are made faster.
     let pool = Tensor::cat(&vec![&page; pages], 0)?;
+    // Not in order, which kernels know without being told.
     let numbers =
-        (0..pages).map(|page| u32::try_from(page).map_err(|_| too_large(&[pages]))).collect::<Result<_, _>>()?;
+        (0..pages).rev().map(|page| u32::try_from(page).map_err(|_| too_large(&[pages]))).collect::<Result<_, _>>()?;
     let mut table = PageTable::new(numbers, Vec::new(), (keys - 1) % page_size + 1);
     table.upload(device)?;
     let pools = Pools { frames: &pool, special: &pool };

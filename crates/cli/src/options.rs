@@ -224,7 +224,13 @@ impl Place {
     /// If it cannot be had.
     fn device(self) -> Result<Device, Failure> {
         match self {
-            Self::Auto => Ok(periplus::device::best()),
+            Self::Auto => {
+                let (device, reason) = periplus::device::best();
+                if let Some(reason) = reason {
+                    console::line(&format!("warning: computing on the CPU: {reason}"));
+                }
+                Ok(device)
+            }
             Self::Cpu => Ok(Device::Cpu),
             Self::Cuda(number) => Ok(periplus::device::open_cuda(number)?),
         }

@@ -4,7 +4,7 @@ use candle_core::{IndexOp, Tensor};
 use periplus_cache::KvCache;
 use periplus_kernels::attention::{paged_attention, self_attention};
 use periplus_kernels::rotary::Rotary;
-use periplus_kernels::tokens::join_channels;
+use periplus_kernels::tokens::{concat, join_channels};
 
 use crate::ModelError;
 use crate::block::RotaryBlock;
@@ -49,20 +49,19 @@ impl Aggregator {
         first_time: usize,
         scale_frames: usize,
     ) -> Result<Tensor, ModelError> {
-        let frames = (0..patches.dim(0)?)
-            .map(|i| {
-                let time = first_time + i;
-                let (opening, scale) = (usize::from(time >= 1), usize::from(time >= scale_frames));
-                let parts = [
-                    self.camera_token.i(opening)?,
-                    self.register_token.i(opening)?,
-                    self.scale_token.i(scale)?,
-                    patches.i(i)?,
-                ];
-                Tensor::cat(&parts, 0)
-            })
-            .collect::<candle_core::Result<Vec<_>>>()?;
-        Ok(Tensor::stack(&frames, 0)?)
+        let frames = patches.dim(0)?;
+        let mut rows = Vec::with_capacity(4 * frames);
+        for i in 0..frames {
+            let time = first_time + i;
+            let (opening, scale) = (usize::from(time >= 1), usize::from(time >= scale_frames));
+            rows.push(self.camera_token.i(opening)?);
+            rows.push(self.register_token.i(opening)?);
+            rows.push(self.scale_token.i(scale)?);
+            rows.push(patches.i(i)?);
+        }
+        let x = concat(&rows)?;
+        let (tokens, channels) = (x.dim(0)? / frames.max(1), x.dim(1)?);
+        Ok(x.reshape((frames, tokens, channels))?)
     }
 
     /// Runs tokens x `[frames, tokens, channels]` through all pairs, in place, reading and writing the frames that

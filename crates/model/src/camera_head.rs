@@ -6,6 +6,7 @@ use periplus_kernels::attention::paged_attention;
 use periplus_kernels::conv::relu_in_place;
 use periplus_kernels::linear::Activation;
 use periplus_kernels::modulation::modulate;
+use periplus_kernels::tokens::concat;
 
 use crate::ModelError;
 use crate::block::Block;
@@ -94,7 +95,7 @@ impl CameraHead {
         let frames = base.dim(0)?;
         let pose = Tensor::zeros((frames, POSE), DType::F32, base.device())?;
         for (pass, stores) in cache.0.chunks_mut(self.trunk.len()).enumerate() {
-            let given = if pass == 0 { self.empty_pose.repeat((frames, 1))? } else { pose.clone() };
+            let given = if pass == 0 { concat(&vec![self.empty_pose.clone(); frames])? } else { pose.clone() };
             let embedded = self.embed_pose.forward(&given, Activation::Silu)?;
             let modulation = self.modulation.forward(&embedded, Activation::Identity)?;
             let x = modulate(&base, &normed, &modulation)?.unsqueeze(0)?;

@@ -5,6 +5,7 @@ use periplus_kernels::conv::{add_plane, conv2d, conv2d_add, depth_to_space, relu
 use periplus_kernels::linear::Activation;
 use periplus_kernels::prediction::{ValueActivation, predict};
 use periplus_kernels::resample::{bilinear, bilinear_add};
+use periplus_kernels::tokens::concat;
 
 use crate::ModelError;
 use crate::config::Config;
@@ -147,7 +148,7 @@ impl DenseHead {
         let frames = taps.first().map_or(Ok(0), |tap| tap.dim(0))?;
         let answers = (0..frames).map(|frame| self.frame(taps, frame, grid, planes)).collect::<Result<Vec<_>, _>>()?;
         let (values, confidences): (Vec<_>, Vec<_>) = answers.into_iter().unzip();
-        Ok((Tensor::cat(&values, 0)?, Tensor::cat(&confidences, 0)?))
+        Ok((concat(&values)?, concat(&confidences)?))
     }
 
     /// The embeddings of places that pictures of `grid` ask for.

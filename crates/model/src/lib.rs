@@ -89,3 +89,9 @@ impl Model {
         &self.device
     }
 }
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        periplus_kernels::device::enter(&self.device);
+    }
+}

@@ -3,6 +3,7 @@
 use candle_core::{DType, IndexOp, Tensor};
 use periplus_kernels::attention::self_attention;
 use periplus_kernels::patches::patches;
+use periplus_kernels::tokens::concat;
 
 use crate::ModelError;
 use crate::block::Block;
@@ -72,7 +73,7 @@ impl PatchEmbed {
         let tokens = (0..frames.dim(0)?)
             .map(|frame| self.frame(&frames.narrow(0, frame, 1)?, grid, start))
             .collect::<Result<Vec<_>, _>>()?;
-        Ok(Tensor::cat(&tokens, 0)?)
+        Ok(concat(&tokens)?)
     }
 
     fn frame(&self, pixels: &Tensor, grid: Grid, start: &Tensor) -> Result<Tensor, ModelError> {

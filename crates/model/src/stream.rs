@@ -5,6 +5,7 @@ use std::sync::Arc;
 use candle_core::{DType, IndexOp, Tensor};
 use periplus_cache::{CacheStats, KvCache, Pass};
 use periplus_kernels::rotary::Rotary;
+use periplus_kernels::tokens::concat;
 
 use crate::camera_head::CameraCache;
 use crate::config::StreamSettings;
@@ -125,6 +126,8 @@ impl Stream {
         let prediction = self.run(frames, keyframe, &mut Trace(observer));
         if prediction.is_err() {
             self.abandon();
+            // What is queued still writes to pages that are free now, and another thread may push next.
+            let _ = self.model.device.synchronize();
         }
         prediction
     }
@@ -185,7 +188,7 @@ impl Stream {
             let _span = tracing::trace_span!("camera_head").entered();
             let last = taps.last().ok_or_else(|| candle_core::Error::Msg("the aggregator has no taps".into()))?;
             let first = (0..count).map(|frame| last.i((frame, 0..1))).collect::<Result<Vec<_>, _>>()?;
-            model.camera_head.forward(&Tensor::cat(&first, 0)?, &mut self.camera)?
+            model.camera_head.forward(&concat(&first)?, &mut self.camera)?
         };
         trace.note(|| "pose_enc".into(), &pose_enc)?;
         let depth = match &tables.depth_planes {
@@ -204,6 +207,12 @@ impl Stream {
             _ => None,
         };
         Ok(Prediction { pose_enc, depth, world_points })
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        periplus_kernels::device::enter(&self.model.device);
     }
 }
 

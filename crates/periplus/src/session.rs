@@ -7,6 +7,7 @@ use candle_core::Tensor;
 use periplus_frames::Frame;
 use periplus_geometry::{DepthMap, FrameOutput, PoseEncoding, Raster, WorldPoints};
 use periplus_kernels::download::Download;
+use periplus_kernels::tokens::concat;
 use periplus_model::config::{Config, StreamSettings};
 use periplus_model::{Answers, Model, Prediction, Stream};
 
@@ -161,7 +162,7 @@ impl Session {
         };
         let started = Instant::now();
         let tensors = frames.iter().map(|frame| pixels(self.stream.model(), frame)).collect::<Result<Vec<_>, _>>()?;
-        let prediction = self.stream.push(&Tensor::cat(&tensors, 0)?, true)?;
+        let prediction = self.stream.push(&concat(&tensors)?, true)?;
         let Host(numbers) = Host::read(&prediction, &mut self.download)?;
         let elapsed = started.elapsed() / u32::try_from(frames.len()).unwrap_or(u32::MAX);
         let outputs = frames

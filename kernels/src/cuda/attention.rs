@@ -62,6 +62,10 @@ pub(crate) fn attend(
     if !dims.contains(&dim) {
         bail!("{op}: there is no kernel for heads of {dim} channels in {:?}, only for {dims:?}", qkv.dtype())
     }
+    let addresses = [qkv.address(), frames.keys as u64, special.keys as u64];
+    if addresses.iter().any(|address| address % 16 != 0) {
+        bail!("{op}: queries, keys and values must begin at multiples of 16 bytes, as whole tensors do")
+    }
     let row = (3 * heads * dim) as i64;
     let size = |size| count(op, size);
     let mut attention = ffi::PagedAttention {

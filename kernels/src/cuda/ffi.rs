@@ -96,7 +96,11 @@ pub(crate) struct Bilinear {
     pub(crate) add: u32,
 }
 
+/// `cudaErrorMemoryAllocation`.
+pub(crate) const OUT_OF_MEMORY: c_int = 2;
+
 unsafe extern "C" {
+    pub(crate) fn cudaGetLastError() -> c_int;
     pub(crate) fn cudaGetErrorString(error: c_int) -> *const c_char;
 
     pub(crate) fn paged_attention_splits(attention: *const PagedAttention, multiprocessors: u32) -> u32;

@@ -9,8 +9,10 @@ pub(crate) mod operations;
 pub(crate) mod product;
 
 use candle_core::backend::BackendStorage;
-use candle_core::cuda_backend::cudarc::driver::sys::{CUdevice_attribute as Attribute, cuMemcpyDtoDAsync_v2};
-use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr};
+use candle_core::cuda_backend::cudarc::driver::sys::{
+    CUdevice_attribute as Attribute, cuMemcpyDtoDAsync_v2, cudaError_enum,
+};
+use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr, DriverError};
 use candle_core::cuda_backend::{CudaDType, CudaDevice, CudaStorageSlice, WrapErr};
 use candle_core::{CudaStorage, DType, Layout, Result, bail};
 use half::{bf16, f16};
@@ -98,6 +100,7 @@ pub(crate) fn output(op: &str, device: &CudaDevice, dtype: DType, dims: &[usize]
         DType::F32 => allocate::<f32>(device, count),
         DType::F16 => allocate::<f16>(device, count),
         DType::BF16 => allocate::<bf16>(device, count),
+        DType::U8 => allocate::<u8>(device, count),
         other => bail!("{op}: no output is stored as {other:?}"),
     }?;
     let memory = memory(op, &storage, &Layout::contiguous(dims))?;
@@ -115,6 +118,12 @@ pub(crate) fn stream(device: &CudaDevice) -> Result<ffi::Stream> {
 pub(crate) fn launched(op: &str, error: c_int) -> Result<()> {
     if error == 0 {
         return Ok(());
+    }
+    // SAFETY: it takes back what the runtime would report again after the next launch.
+    unsafe { ffi::cudaGetLastError() };
+    if error == ffi::OUT_OF_MEMORY {
+        // Code is loaded at its first use, and needs room like anything else.
+        return Err(DriverError(cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY)).w();
     }
     // SAFETY: it answers a string that lives as long as the program, whatever the number.
     let text = unsafe { CStr::from_ptr(ffi::cudaGetErrorString(error)) };
