@@ -1,14 +1,13 @@
 //! Layers that every part of the network is made of. They choose the operation; the operations choose the device.
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Storage, Tensor};
 use periplus_kernels::linear::{Activation, linear, linear_add};
 use periplus_kernels::norm::layer_norm;
 
-use crate::ModelError;
-use crate::checkpoint::Weights;
+use rayon::prelude::*;
 
-/// The smallest number that rounds to infinity in float16: half a unit above the largest, 65504.
-const F16_OVERFLOW: f32 = 65520.0;
+use crate::ModelError;
+use crate::checkpoint::{FloatType, Weights};
 
 /// A place in the tree of tensor names, and how tensors found below it are stored.
 #[derive(Clone)]
@@ -57,11 +56,28 @@ impl<'a> Loader<'a> {
     /// Stores the weight of a product: this loader's dtype and device. Numbers that are too large for float16 are an
     /// error: infinite weights would answer with NaN.
     pub(crate) fn store(&self, weight: &Tensor) -> Result<Tensor, ModelError> {
-        if self.dtype == DType::F16 && weight.abs()?.max_all()?.to_scalar::<f32>()? >= F16_OVERFLOW {
-            return Err(ModelError::Float16 { place: self.path.clone() });
-        }
-        Ok(weight.to_dtype(self.dtype)?.to_device(self.device)?)
+        let float = match self.dtype {
+            DType::BF16 => FloatType::Bf16,
+            DType::F16 => FloatType::F16,
+            _ => return Ok(weight.to_device(self.device)?),
+        };
+        let halves = with_numbers(weight, |numbers| float.encode(numbers))?;
+        let halves = halves.map_err(|_| ModelError::Float16 { place: self.path.clone() })?;
+        Ok(Tensor::from_raw_buffer(&halves, self.dtype, weight.dims(), self.device)?)
     }
+}
+
+/// What `body` makes of the numbers of a float32 tensor in main memory, in all threads that it likes: Candle's own conversions
+/// and products of elements use one.
+fn with_numbers<T>(tensor: &Tensor, body: impl FnOnce(&[f32]) -> T) -> candle_core::Result<T> {
+    let tensor = tensor.contiguous()?;
+    let (storage, layout) = tensor.storage_and_layout();
+    let numbers = match &*storage {
+        Storage::Cpu(storage) => storage.as_slice::<f32>()?,
+        _ => candle_core::bail!("weights are read in main memory"),
+    };
+    let (start, end) = layout.contiguous_offsets().unwrap_or((0, 0));
+    Ok(body(&numbers[start..end]))
 }
 
 /// y = x Wᵀ + b.
@@ -78,7 +94,15 @@ impl Linear {
     /// With a LayerScale behind it, folded in: gamma (W x + b) = (gamma W) x + gamma b. Rounding to the stored dtype
     /// comes after, so nothing is lost.
     pub(crate) fn load_scaled(at: &Loader, gamma: &Tensor) -> Result<Self, ModelError> {
-        let weight = at.host("weight")?.broadcast_mul(&gamma.unsqueeze(1)?)?;
+        let weight = at.host("weight")?;
+        let gammas = gamma.to_vec1::<f32>()?;
+        let inputs = weight.elem_count() / gammas.len().max(1);
+        let mut scaled = with_numbers(&weight, <[f32]>::to_vec)?;
+        if inputs > 0 {
+            let rows = scaled.par_chunks_mut(inputs).zip(&gammas);
+            rows.for_each(|(row, gamma)| row.iter_mut().for_each(|weight| *weight *= gamma));
+        }
+        let weight = Tensor::from_vec(scaled, weight.dims(), weight.device())?;
         Self::from_host(at, &weight, Some(&(at.host("bias")? * gamma)?))
     }
 

@@ -64,7 +64,7 @@ impl FloatType {
 
     /// The little-endian bytes of the numbers, rounded to nearest, ties to even; or how many finite numbers
     /// would become infinite.
-    pub(super) fn encode(self, values: &[f32]) -> Result<Vec<u8>, usize> {
+    pub(crate) fn encode(self, values: &[f32]) -> Result<Vec<u8>, usize> {
         let mut bytes = vec![0u8; values.len() * self.size()];
         let chunks = bytes.par_chunks_mut(CHUNK * self.size()).zip(values.par_chunks(CHUNK));
         let lost: usize = match self {
