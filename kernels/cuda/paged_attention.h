@@ -30,9 +30,8 @@ typedef struct {
     int64_t group_stride;  // elements from a group to the next
     void *output;          // [batch, tokens, heads, head_dim], packed
     PagePool frames, special;
-    // Device memory: {frame_pages, special_pages, last_rows, page numbers ..}. The counts are read from here, so that a
-    // captured graph follows a table that is rewritten between its launches; those below then only size the launch.
-    // Null: pages 0, 1, 2 .. of the frame pool, with the counts below.
+    // Device memory: {frame_pages, special_pages, last_rows, page numbers ..}, which is what counts; the three numbers below
+    // then only size the launch. Null: pages 0, 1, 2 .. of the frame pool, with the counts below.
     const uint32_t *table;
     uint32_t frame_pages, special_pages, last_rows;
     uint32_t batch, tokens, heads, head_dim, page_size;  // tokens: queries of a group

@@ -251,7 +251,8 @@ pub(crate) struct ComputeOptions {
     /// Where to compute: auto, cpu, cuda or cuda:N
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: Place,
-    /// Number type of weights and cache [default: f32 on the CPU, bf16 on a card]
+    /// Number type of weights and cache, and on a card of all between products (f16: for weights that keep within its range)
+    /// [default: f32 on the CPU, bf16 on a card]
     #[arg(long, value_enum)]
     dtype: Option<Float>,
     /// Threads to compute in [default: one per core]

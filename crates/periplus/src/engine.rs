@@ -19,7 +19,12 @@ impl Engine {
     /// Loads the network onto `device`.
     ///
     /// `dtype` (float32, bfloat16 or float16) is what the trunk's weights and the cache are stored in; on the CPU all
-    /// arithmetic is float32 whatever it is, and float32 is fastest.
+    /// arithmetic is float32 whatever it is, and float32 is fastest. On a card products are of numbers of this type, with
+    /// float32 sums; bfloat16 is what the published code uses. Float16 is finer, but what leaves its range (65504) stays at
+    /// its end, so it suits checkpoints that are known to stay within.
+    ///
+    /// A card that [`crate::device::open_cuda`] has not opened is made ready first: Candle then no longer tracks its tensors by
+    /// events, and memory that is freed there stays with the program.
     ///
     /// # Errors
     /// A tensor that is missing or of the wrong shape, or too little memory.

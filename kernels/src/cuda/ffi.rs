@@ -99,24 +99,34 @@ pub(crate) struct Bilinear {
 /// `cudaErrorMemoryAllocation`.
 pub(crate) const OUT_OF_MEMORY: c_int = 2;
 
+// Names for the linker as `symbols.h` has them.
 unsafe extern "C" {
     pub(crate) fn cudaGetLastError() -> c_int;
     pub(crate) fn cudaGetErrorString(error: c_int) -> *const c_char;
 
+    #[link_name = "periplus_paged_attention_splits"]
     pub(crate) fn paged_attention_splits(attention: *const PagedAttention, multiprocessors: u32) -> u32;
+    #[link_name = "periplus_paged_attention_workspace"]
     pub(crate) fn paged_attention_workspace(attention: *const PagedAttention) -> u64;
+    #[link_name = "periplus_paged_attention"]
     pub(crate) fn paged_attention(attention: *const PagedAttention, stream: Stream) -> c_int;
+    #[link_name = "periplus_product"]
     pub(crate) fn product(product: *const Product, stream: Stream) -> c_int;
 
     #[cfg(periplus_hopper)]
+    #[link_name = "periplus_paged_attention_hopper_splits"]
     pub(crate) fn paged_attention_hopper_splits(attention: *const PagedAttention, multiprocessors: u32) -> u32;
     #[cfg(periplus_hopper)]
+    #[link_name = "periplus_paged_attention_hopper"]
     pub(crate) fn paged_attention_hopper(attention: *const PagedAttention, stream: Stream) -> c_int;
     #[cfg(periplus_hopper)]
+    #[link_name = "periplus_product_hopper_fits"]
     pub(crate) fn product_hopper_fits(product: *const Product) -> c_int;
     #[cfg(periplus_hopper)]
+    #[link_name = "periplus_product_hopper"]
     pub(crate) fn product_hopper(product: *const Product, stream: Stream) -> c_int;
 
+    #[link_name = "periplus_layer_norm"]
     pub(crate) fn layer_norm(
         y: *mut c_void,
         element: c_int,
@@ -128,7 +138,9 @@ unsafe extern "C" {
         eps: f32,
         stream: Stream,
     ) -> c_int;
+    #[link_name = "periplus_norm_rotate"]
     pub(crate) fn norm_rotate(operation: *const NormRotate, stream: Stream) -> c_int;
+    #[link_name = "periplus_append_rows"]
     pub(crate) fn append_rows(
         keys: *mut c_void,
         value_offset: i64,
@@ -138,6 +150,7 @@ unsafe extern "C" {
         width: u32,
         stream: Stream,
     ) -> c_int;
+    #[link_name = "periplus_patches"]
     pub(crate) fn patches(
         y: *mut c_void,
         element: c_int,
@@ -150,6 +163,7 @@ unsafe extern "C" {
         patch: u32,
         stream: Stream,
     ) -> c_int;
+    #[link_name = "periplus_join_channels"]
     pub(crate) fn join_channels(
         y: *mut u32,
         a: *const u32,
@@ -159,6 +173,7 @@ unsafe extern "C" {
         b_channels: u32,
         stream: Stream,
     ) -> c_int;
+    #[link_name = "periplus_modulate"]
     pub(crate) fn modulate(
         y: *mut f32,
         x: *const f32,
@@ -168,8 +183,11 @@ unsafe extern "C" {
         channels: u32,
         stream: Stream,
     ) -> c_int;
+    #[link_name = "periplus_relu"]
     pub(crate) fn relu(x: *mut c_void, element: c_int, rows: u64, channels: u32, first: u32, stream: Stream) -> c_int;
+    #[link_name = "periplus_bilinear"]
     pub(crate) fn bilinear(operation: *const Bilinear, stream: Stream) -> c_int;
+    #[link_name = "periplus_depth_to_space"]
     pub(crate) fn depth_to_space(
         y: *mut c_void,
         x: *const c_void,
@@ -181,6 +199,7 @@ unsafe extern "C" {
         channels: u32,
         stream: Stream,
     ) -> c_int;
+    #[link_name = "periplus_add_plane"]
     pub(crate) fn add_plane(
         x: *mut c_void,
         element: c_int,
@@ -192,6 +211,7 @@ unsafe extern "C" {
         channels: u32,
         stream: Stream,
     ) -> c_int;
+    #[link_name = "periplus_predict_pixels"]
     pub(crate) fn predict_pixels(
         y: *mut f32,
         x: *const c_void,
