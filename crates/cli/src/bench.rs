@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::interruption::Interruption;
-use crate::options::{ComputeOptions, PictureSize, at_least_one, checked, from_zero, network, open_weights};
+use crate::options::{ComputeOptions, PictureSize, at_least_one, checked, from_zero, network, open_weights, place};
 use crate::progress::show_loading;
 use crate::spans::StageTimes;
 use crate::{bench_attention, console};
@@ -76,6 +76,7 @@ enum Part {
 #[derive(Serialize)]
 struct Measurement {
     parameters: u64,
+    device: &'static str,
     dtype: String,
     width: u32,
     height: u32,
@@ -166,6 +167,7 @@ fn measure(
     let median = (times[(times.len() - 1) / 2] + times[times.len() / 2]) / 2;
     Ok(Measurement {
         parameters: engine.config().parameters(),
+        device: place(device),
         dtype: float.to_string(),
         width: arguments.image_size.width,
         height: arguments.image_size.height,
@@ -220,9 +222,10 @@ impl Times {
 impl Measurement {
     fn table(&self) -> String {
         let mut text = format!(
-            "{:.1} M parameters in {}, {} x {} pixels, window {}, {}; loaded in {:.1} s\n\n{:<22}{:>14}{:>16}\n",
+            "{:.1} M parameters in {} on {}, {} x {} pixels, window {}, {}; loaded in {:.1} s\n\n{:<22}{:>14}{:>16}\n",
             self.parameters as f64 / 1e6,
             self.dtype,
+            self.device,
             self.width,
             self.height,
             self.window,

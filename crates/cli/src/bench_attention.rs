@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::console;
 use crate::failure::Failure;
-use crate::options::{ComputeOptions, at_least_one};
+use crate::options::{ComputeOptions, at_least_one, place};
 
 /// Measure attention over pages of keys and values alone, on random numbers
 ///
@@ -52,6 +52,7 @@ struct Measurement {
     page_size: usize,
     heads: usize,
     head_dim: usize,
+    device: &'static str,
     dtype: String,
     repeats: usize,
     median_milliseconds: f64,
@@ -78,25 +79,26 @@ fn measure(arguments: &Arguments, device: &Device) -> Result<Measurement, Failur
     .map(NonZeroUsize::get);
     let float = arguments.compute.float(device);
     let stored = DType::from(float);
+    let pages = keys.div_ceil(page_size);
+    check_memory(&[queries, 3, heads, head_dim])?;
+    check_memory(&[pages, 2, page_size, heads, head_dim])?;
     let random = |name: &str, shape: &[usize], dtype: DType| -> Result<Tensor, Failure> {
-        let count = shape.iter().try_fold(1_usize, |count, &size| count.checked_mul(size));
-        let count = count.filter(|&count| count < 1 << 32).ok_or_else(|| too_large(shape))?;
-        Ok(Tensor::from_vec(hash_uniform(name, count, 0), shape, &Device::Cpu)?.to_dtype(dtype)?.to_device(device)?)
+        let numbers = hash_uniform(name, shape.iter().product(), 0);
+        Ok(Tensor::from_vec(numbers, shape, &Device::Cpu)?.to_dtype(dtype)?.to_device(device)?)
     };
     // On the CPU queries are float32 whatever pages are stored in.
     let qkv = random("queries", &[queries, 3, heads, head_dim], if device.is_cuda() { stored } else { DType::F32 })?;
     let page = random("page", &[1, 2, page_size, heads, head_dim], stored)?;
-    let pages = keys.div_ceil(page_size);
     // Attention takes as long over equal pages, and they are made faster.
     let pool = Tensor::cat(&vec![&page; pages], 0)?;
     // Not in order, which kernels know without being told.
     let numbers =
-        (0..pages).rev().map(|page| u32::try_from(page).map_err(|_| too_large(&[pages]))).collect::<Result<_, _>>()?;
+        (0..pages).rev().map(|page| u32::try_from(page).map_err(|_| too_large())).collect::<Result<_, _>>()?;
     let mut table = PageTable::new(numbers, Vec::new(), (keys - 1) % page_size + 1);
     table.upload(device)?;
     let pools = Pools { frames: &pool, special: &pool };
 
-    let mut times = Vec::with_capacity(repeats);
+    let mut times = Vec::new();
     // The first runs load code and allocate.
     for _ in 0..repeats.saturating_add(3) {
         let begin = Moment::of(device)?;
@@ -113,6 +115,7 @@ fn measure(arguments: &Arguments, device: &Device) -> Result<Measurement, Failur
         page_size,
         heads,
         head_dim,
+        device: place(device),
         dtype: float.to_string(),
         repeats,
         median_milliseconds: median * 1e3,
@@ -121,17 +124,29 @@ fn measure(arguments: &Arguments, device: &Device) -> Result<Measurement, Failur
     })
 }
 
-fn too_large(shape: &[usize]) -> Failure {
-    Failure::Usage(format!("numbers of {shape:?} are more than fit in memory: give smaller sizes"))
+/// That main memory has room for as many float32 numbers twice, as they are made; an allocation that fails where Candle makes it
+/// would end the program.
+fn check_memory(shape: &[usize]) -> Result<(), Failure> {
+    let bytes = shape.iter().try_fold(8_usize, |bytes, &size| bytes.checked_mul(size)).ok_or_else(too_large)?;
+    Vec::<u8>::new().try_reserve_exact(bytes).map_err(|_| too_large())
+}
+
+fn too_large() -> Failure {
+    Failure::Usage("so many queries or keys do not fit in memory: give smaller sizes".into())
 }
 
 impl Measurement {
     fn sentence(&self) -> String {
-        let Self { queries, keys, page_size, heads, head_dim, dtype, repeats, .. } = self;
+        let Self { queries, keys, page_size, heads, head_dim, device, dtype, repeats, .. } = self;
+        let rate = if self.teraflops < 1.0 {
+            format!("{:.1} GFLOP/s", self.teraflops * 1e3)
+        } else {
+            format!("{:.1} TFLOP/s", self.teraflops)
+        };
         format!(
-            "{queries} queries x {keys} keys x {heads} heads x {head_dim} in {dtype}, pages of {page_size}: {:.3} ms in the \
-             median of {repeats}, {:.3} at best; {:.1} TFLOP/s",
-            self.median_milliseconds, self.fastest_milliseconds, self.teraflops
+            "{queries} queries x {keys} keys x {heads} heads x {head_dim} in {dtype} on {device}, pages of {page_size}: {:.3} ms in \
+             the median of {repeats}, {:.3} at best; {rate}",
+            self.median_milliseconds, self.fastest_milliseconds
         )
     }
 }

@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 /// Writes a checkpoint, unless the user interrupts it, which leaves nothing of it.
 pub(crate) fn write(weights: Weights, output: &Path, float: FloatType) -> Result<(), Failure> {
-    let interruption = Interruption::listen()?;
+    let interruption = Interruption::listen(None)?;
     match show_loading(weights, false, &interruption).write(output, float) {
         Err(CheckpointError::Stopped) => {
             console::line(&format!("interrupted: {} was not written", output.display()));

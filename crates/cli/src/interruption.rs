@@ -10,13 +10,17 @@ use crate::failure::Failure;
 pub(crate) struct Interruption(Arc<AtomicBool>);
 
 impl Interruption {
-    /// Listens from now on. A command that has done so has to ask; the second request ends it at once.
-    pub(crate) fn listen() -> Result<Self, Failure> {
+    /// Listens from now on. A command that has done so has to ask; the second request ends it at once. `said` is told at the
+    /// first, by a command that may take a while to ask.
+    pub(crate) fn listen(said: Option<&'static str>) -> Result<Self, Failure> {
         let interruption = Self::default();
         let flag = Arc::clone(&interruption.0);
         ctrlc::set_handler(move || {
             if flag.swap(true, Ordering::Relaxed) {
                 std::process::exit(Failure::INTERRUPTED.into());
+            }
+            if let Some(said) = said {
+                crate::console::line(said);
             }
         })?;
         Ok(interruption)

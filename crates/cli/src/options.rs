@@ -237,6 +237,11 @@ impl Place {
     }
 }
 
+/// What a device is called in results.
+pub(crate) fn place(device: &Device) -> &'static str {
+    if device.is_cuda() { "cuda" } else { "cpu" }
+}
+
 /// More than any machine gains from; with some thousands the pool starts no more but waits for ever.
 const MOST_THREADS: usize = 256;
 

@@ -1,7 +1,7 @@
 //! Where the answers of a stream go.
 
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use periplus::export::{
@@ -37,11 +37,12 @@ pub(crate) struct SinkOptions {
         value_name = "NUMBER",
         default_value_t = PointCloudOptions::default().min_confidence,
         value_parser = measure::<f32>,
-        allow_negative_numbers = true
+        allow_negative_numbers = true,
+        requires = "out"
     )]
     ply_confidence: f32,
     /// Side of the voxels that keep one point each, in the unit of depth; 0 keeps all [default: two pixels' worth]
-    #[arg(long, value_name = "NUMBER", value_parser = measure::<f64>, allow_negative_numbers = true)]
+    #[arg(long, value_name = "NUMBER", value_parser = measure::<f64>, allow_negative_numbers = true, requires = "out")]
     ply_voxel: Option<f64>,
     /// Print a JSON object per frame on standard output, and nothing else there
     #[arg(long)]
@@ -132,6 +133,22 @@ impl SinkOptions {
     pub(crate) fn answers(&self) -> Option<Answers> {
         let saved = self.out.iter().flat_map(|_| &self.save).copied();
         saved.chain(self.json.then_some(Format::Jsonl)).map(Format::answers).max()
+    }
+
+    /// That the run does not replace the very pictures that it reads: those in `frames`.
+    ///
+    /// # Errors
+    /// A usage failure that names the folder.
+    pub(crate) fn check_apart(&self, frames: &Path) -> Result<(), Failure> {
+        let Some(out) = self.out.as_ref().filter(|_| self.save.contains(&Format::Depth)) else { return Ok(()) };
+        let results = out.join("depth");
+        match (results.canonicalize(), frames.canonicalize()) {
+            (Ok(results), Ok(frames)) if results == frames => Err(Failure::Usage(format!(
+                "{} holds the frames, and --save depth would replace them: choose another --out",
+                frames.display()
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Whether objects scroll over the user's terminal, where a progress bar would be in their way.

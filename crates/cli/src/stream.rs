@@ -33,7 +33,8 @@ pub(crate) struct Arguments {
     clip: ClipOptions,
     #[command(flatten)]
     stream: StreamOptions,
-    /// Keep every N-th frame in the cache; auto keeps all up to 320 frames and about 320 of longer clips
+    /// Keep every N-th frame in the cache; auto keeps all up to 320 frames, and of longer
+    /// clips every so-many-th that leaves 160 to 320
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = interval)]
     keyframe_interval: Interval,
     #[command(flatten)]
@@ -94,9 +95,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let weights = open_weights(weights_path, arguments.weights.config.as_deref())?;
     let preprocess = arguments.clip.preprocess(weights.config())?;
     let stream = arguments.stream.over(&weights.config().stream)?;
+    if let Some(frames) = &arguments.frames {
+        arguments.sinks.check_apart(frames)?;
+    }
     let source = arguments.clip.open(arguments.frames.as_deref(), preprocess)?;
     // From here on there are unfinished files, which only a run that ends in order takes away.
-    let interruption = Interruption::listen()?;
+    let interruption =
+        Interruption::listen(Some("interrupted: ends after the frames in hand; once more ends it at once"))?;
     let sinks = Sinks::open(&arguments.sinks)?;
     if is_demo(weights_path) && arguments.frames.is_some() {
         console::line(demo::LIMITS);

@@ -289,3 +289,26 @@ fn saving_without_a_place() {
     let said = complaint(periplus().args(["stream", "--save", "npz"]), 2);
     assert_names(&said, &["--out"]);
 }
+
+#[test]
+fn results_in_the_place_of_the_frames() {
+    let scratch = Scratch::new();
+    let (frames, weights, out) = (scratch.pictures("clip", 4), scratch.tiny_weights(), scratch.path("out"));
+    let first = run(stream(&frames, &weights).args(["--save", "depth", "--out"]).arg(&out));
+    assert_eq!(first.code, 0, "{}", first.stderr);
+    let depth = out.join("depth");
+    let pictures = || fs::read_dir(&depth).unwrap().count();
+    let before = pictures();
+    let said = complaint(stream(&depth, &weights).args(["--save", "depth", "--out"]).arg(&out), 2);
+    assert_names(&said, &["depth", "holds the frames", "--out"]);
+    assert_eq!(pictures(), before);
+}
+
+#[test]
+fn more_keys_than_memory_holds() {
+    for size in [["--keys", "1000000000000"], ["--keys", "18446744073709551615"], ["--heads", "18446744073709551615"]] {
+        let ended = run(periplus().args(["bench", "attention", "--device", "cpu", "--queries", "1"]).args(size));
+        assert_eq!(ended.code, 2, "{}", ended.stderr);
+        assert_names(&ended.stderr, &["error: ", "do not fit in memory"]);
+    }
+}

@@ -3,7 +3,7 @@
 use periplus_geometry::{DepthMap, PoseEncoding, displacement};
 use periplus_model::Answers;
 
-/// Views that the network was trained on at once; a clip of more is thinned to about as many keyframes.
+/// Views that the network was trained on at once; a clip of more is thinned to 160 to 320 keyframes.
 const TRAINED_VIEWS: usize = 320;
 
 /// The interval between keyframes that suits a clip of `frames`: 1 up to 320 frames, ceil(frames / 320) beyond.
