@@ -2,65 +2,12 @@
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
-use std::sync::{Arc, Mutex};
+mod common;
+
 use std::thread;
 
-use periplus::checkpoint::synthetic;
-use periplus::{
-    Answers, Config, DType, Device, Engine, EngineError, Frame, FrameOutput, Keyframes, Raster, SessionConfig,
-    StreamSettings, Viewport, Weights,
-};
-use tracing::span::{Attributes, Id, Record};
-use tracing::subscriber::with_default;
-use tracing::{Event, Metadata, Subscriber};
-
-/// A network of a few thousand parameters with a point head; 2 scale frames, window 2.
-fn engine(dtype: DType) -> Engine {
-    let config = Config {
-        embed_dim: 64,
-        num_heads: 1,
-        depth: 4,
-        vit_depth: 1,
-        vit_heads: 1,
-        pos_grid: 3,
-        taps: [0, 1, 2, 3],
-        camera_depth: 1,
-        camera_heads: 1,
-        dpt_features: 16,
-        dpt_hidden: 8,
-        dpt_channels: [16, 16, 16, 16],
-        point_head: true,
-        stream: StreamSettings { scale_frames: 2, window: 2, ..StreamSettings::default() },
-        ..Config::full()
-    };
-    Engine::load(&Weights::synthetic(config, 3).unwrap(), dtype, &Device::Cpu).unwrap()
-}
-
-fn frame(width: usize, height: usize, seed: u64) -> Frame {
-    let noise = synthetic::hash_uniform(&format!("frame/{seed}"), 3 * width * height, 0);
-    let bytes: Vec<u8> = noise.iter().map(|x| ((x + 1.0) * 127.0) as u8).collect();
-    let pixels = bytes.as_chunks::<3>().0.to_vec();
-    Frame {
-        name: Some(format!("{seed}").into()),
-        timestamp: None,
-        viewport: Viewport::identity(width as u32, height as u32),
-        pixels: Arc::new(Raster::new(width, height, pixels).unwrap()),
-    }
-}
-
-fn run(engine: &Engine, frames: impl IntoIterator<Item = Frame>) -> Vec<FrameOutput> {
-    run_with(engine, SessionConfig::from(engine.config()), frames)
-}
-
-fn run_with(engine: &Engine, config: SessionConfig, frames: impl IntoIterator<Item = Frame>) -> Vec<FrameOutput> {
-    let mut session = engine.session(config).unwrap();
-    let mut outputs = Vec::new();
-    for frame in frames {
-        outputs.extend(session.push(frame).unwrap());
-    }
-    outputs.extend(session.finish().unwrap());
-    outputs
-}
+use common::{engine, frame, run};
+use periplus::{Answers, DType, EngineError, FrameOutput, Keyframes, SessionConfig};
 
 /// The same answers, whatever the time they took.
 fn assert_same(a: &[FrameOutput], b: &[FrameOutput]) {
@@ -86,61 +33,6 @@ fn answers_come_in_order_and_none_is_lost() {
     assert_eq!((map.depth.width(), map.depth.height()), (28, 42));
     assert!(map.depth.values().iter().all(|depth| *depth > 0.0));
     assert!(map.confidence.values().iter().all(|confidence| *confidence > 1.0));
-}
-
-/// Counts how often this thread enters each span.
-#[derive(Clone, Default)]
-struct Entered(Arc<Mutex<Vec<&'static str>>>);
-
-impl Subscriber for Entered {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_span()
-    }
-
-    fn new_span(&self, span: &Attributes<'_>) -> Id {
-        self.0.lock().unwrap().push(span.metadata().name());
-        Id::from_u64(1)
-    }
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, _: &Event<'_>) {}
-}
-
-#[test]
-fn what_is_not_wanted_is_not_computed_and_the_rest_stays_the_same() {
-    let engine = engine(DType::F32);
-    let frames = || (0..6).map(|i| frame(28, 42, i));
-    let all = run(&engine, frames());
-    assert!(all.iter().all(|output| output.depth_map.is_some() && output.world_points.is_some()));
-    let keyframes = Keyframes::Every(2);
-    for (answers, heads) in [
-        (Answers::Poses, &["camera_head"][..]),
-        (Answers::Depth, &["camera_head", "depth_head"]),
-        (Answers::All, &["camera_head", "depth_head", "point_head"]),
-    ] {
-        let expected = run_with(&engine, SessionConfig { keyframes, ..engine.config().into() }, frames());
-        let entered = Entered::default();
-        let outputs = with_default(entered.clone(), || {
-            run_with(&engine, SessionConfig { keyframes, answers, ..engine.config().into() }, frames())
-        });
-        for (output, mut expected) in outputs.into_iter().zip(expected) {
-            expected.elapsed = output.elapsed;
-            expected.depth_map = expected.depth_map.filter(|_| answers != Answers::Poses);
-            expected.world_points = expected.world_points.filter(|_| answers == Answers::All);
-            assert_eq!(output, expected, "{answers:?}");
-        }
-        let mut found = entered.0.lock().unwrap().clone();
-        found.retain(|name| name.ends_with("_head"));
-        // The two scale frames go in together.
-        assert_eq!(found, heads.repeat(5), "{answers:?}");
-    }
 }
 
 #[test]
