@@ -75,7 +75,7 @@ impl CustomOp1 for SelfAttention {
 }
 
 impl PagedAttention<'_> {
-    /// The rows that the table lists.
+    /// The rows that the table, which has been checked, lists.
     fn spans<'a, T: Element>(&self, pools: [(&'a CpuStorage, &Layout); 2]) -> Result<Vec<Span<'a, T>>> {
         let Self { table } = self;
         let listed = [table.frames(), table.special()];
@@ -91,21 +91,7 @@ impl PagedAttention<'_> {
                 spans.push(Span { keys: &pool[keys], values: &pool[values], rows, stride });
             }
         }
-        if spans.is_empty() || spans.iter().any(|span| span.rows == 0) {
-            return self.no_rows();
-        }
         Ok(spans)
-    }
-
-    fn no_rows<T>(&self) -> Result<T> {
-        let table = self.table;
-        bail!(
-            "paged_attention: the page table lists no page or one without rows ({} frame pages, {} special pages, {} rows \
-             in the last)",
-            table.frames().len(),
-            table.special().len(),
-            table.last_rows()
-        )
     }
 
     /// Tokens, heads and width of a head, if all fits together.
@@ -123,16 +109,19 @@ impl PagedAttention<'_> {
         Ok([tokens, heads, dim])
     }
 
-    /// That the table lists rows that the pools have: the kernels on a card believe it.
-    #[cfg(feature = "cuda")]
+    /// That the table lists rows, and only such as the pools have.
     fn check_table(&self, frames: &[usize], special: &[usize]) -> Result<()> {
         let Self { table } = self;
         let page_size = frames[2];
-        if table.frames().len() + table.special().len() == 0 || !(1..=page_size).contains(&table.last_rows()) {
-            if table.last_rows() <= page_size {
-                return self.no_rows();
-            }
-            bail!("paged_attention: {} rows in the last page, whose size is {page_size}", table.last_rows())
+        let (frame_pages, special_pages, last_rows) = (table.frames().len(), table.special().len(), table.last_rows());
+        if last_rows > page_size {
+            bail!("paged_attention: {last_rows} rows in the last page, whose size is {page_size}")
+        }
+        if frame_pages + special_pages == 0 || last_rows == 0 {
+            bail!(
+                "paged_attention: the page table lists no page or one without rows ({frame_pages} frame pages, \
+                 {special_pages} special pages, {last_rows} rows in the last)"
+            )
         }
         for (pages, pool) in [(table.frames(), frames), (table.special(), special)] {
             if let Some(page) = pages.iter().find(|&&page| page as usize >= pool[0]) {
@@ -158,6 +147,7 @@ impl CustomOp3 for PagedAttention<'_> {
         special_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
         let [tokens, heads, dim] = Self::check(qkv_layout, frames_layout, special_layout)?;
+        self.check_table(frames_layout.dims(), special_layout.dims())?;
         let qkv = slice::<f32>("paged_attention: qkv", qkv, qkv_layout)?;
         let mut y = zeros("paged_attention", &[tokens, heads, dim])?;
         with_element!("paged_attention: pools", frames.dtype(), T => {
@@ -166,6 +156,7 @@ impl CustomOp3 for PagedAttention<'_> {
         });
         Ok((CpuStorage::F32(y), (tokens, heads * dim).into()))
     }
+
     #[cfg(feature = "cuda")]
     fn cuda_fwd(
         &self,

@@ -176,11 +176,8 @@ impl<'a> NormRotate<'a> {
         let sizes = self.check(layout.dims())?;
         let device = &qkv.device;
         let qkv = cuda::memory(OP, qkv, layout)?;
-        let mut operands = Vec::with_capacity(self.operands.len());
-        for operand in &self.operands {
-            operands.push(operand.memory(OP)?);
-        }
-        let operands: [cuda::Memory; 6] = operands.try_into().map_err(|_| candle_core::Error::Msg(OP.into()))?;
+        let [q_weight, q_bias, k_weight, k_bias, cos, sin] = self.operands.each_ref().map(|operand| operand.memory(OP));
+        let operands = [q_weight?, q_bias?, k_weight?, k_bias?, cos?, sin?];
         let [norms @ .., cosines, sines] = cuda::operations::floats(OP, operands)?;
         let times = match &self.times {
             Some(times) => times.memory(OP)?.expect(OP, DType::F32)?.pointer(),
