@@ -128,15 +128,16 @@ pub fn session(golden: &Golden, engine: &Engine) -> Session {
 /// If the golden does not say which.
 pub fn frames(golden: &Golden) -> Vec<Frame> {
     let frames = golden.frames();
-    (0..frames.dim(0).unwrap()).map(|i| frame(&frames.i(i).unwrap())).collect()
+    (0..frames.dim(0).unwrap()).map(|i| frame(i, &frames.i(i).unwrap())).collect()
 }
 
 /// A frame of `[height, width, 3]` bytes, as a source would give it.
-fn frame(pixels: &Tensor) -> Frame {
+fn frame(number: usize, pixels: &Tensor) -> Frame {
     let (height, width, _) = pixels.dims3().unwrap();
     let bytes = pixels.flatten_all().unwrap().to_vec1::<u8>().unwrap();
     let (pixels, _) = bytes.as_chunks::<3>();
     Frame {
+        number,
         name: None,
         timestamp: None,
         viewport: Viewport::identity(width as u32, height as u32),

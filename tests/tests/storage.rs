@@ -47,7 +47,7 @@ fn weights_that_are_no_numbers_are_an_error_at_the_first_frame() {
     let mut session = engine.session(SessionConfig::from(engine.config())).unwrap();
     let pixels = Arc::new(Raster::new(28, 28, vec![[7; 3]; 28 * 28]).unwrap());
     let viewport = Viewport::identity(28, 28);
-    session.push(Frame { name: None, timestamp: None, viewport, pixels }).unwrap();
+    session.push(Frame { number: 0, name: None, timestamp: None, viewport, pixels }).unwrap();
     assert!(matches!(session.finish(), Err(EngineError::NotFinite { index: 0 })));
     assert_eq!(session.stats().frames, 0);
 }

@@ -195,14 +195,15 @@ fn timed(stages: &StageTimes, session: &mut Session, frame: Frame) -> Result<Dur
 }
 
 /// A frame of noise, seeded.
-fn noise(size: PictureSize, index: u64) -> Frame {
+fn noise(size: PictureSize, number: usize) -> Frame {
     let (width, height) = (size.width as usize, size.height as usize);
-    let numbers = hash_uniform(&format!("bench/{index}"), 3 * width * height, 0);
+    let numbers = hash_uniform(&format!("bench/{number}"), 3 * width * height, 0);
     let bytes: Vec<u8> = numbers.into_iter().map(|number| ((number + 1.0) * 128.0) as u8).collect();
     let (pixels, _) = bytes.as_chunks();
     #[allow(clippy::expect_used)] // three numbers were made for each
     let pixels = Raster::new(width, height, pixels.to_vec()).expect("a value for every pixel");
     Frame {
+        number,
         name: None,
         timestamp: None,
         viewport: Viewport::identity(size.width, size.height),

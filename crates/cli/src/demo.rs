@@ -64,7 +64,7 @@ pub(crate) fn weights(config: Option<&Path>) -> Result<Weights, CheckpointError>
 
 /// The bundled clip as a source.
 pub(crate) struct DemoClip {
-    rest: std::vec::IntoIter<(f64, &'static Picture)>,
+    rest: std::vec::IntoIter<(usize, (f64, &'static Picture))>,
     total: usize,
     preprocess: Preprocess,
 }
@@ -73,7 +73,7 @@ impl DemoClip {
     /// The frames that `options` choose, as from a folder.
     pub(crate) fn open(options: &FolderOptions, preprocess: Preprocess) -> Result<Self, Failure> {
         let first = options.first.map_or(usize::MAX, std::num::NonZeroUsize::get);
-        let all = truth().map(|(timestamp, _)| timestamp).zip(CLIP);
+        let all = truth().map(|(timestamp, _)| timestamp).zip(CLIP).enumerate();
         let chosen: Vec<_> = all.skip(options.skip).step_by(options.stride.get()).take(first).collect();
         if chosen.is_empty() {
             return Err(Failure::Failed(format!("the bundled clip has {} frames: skip fewer", CLIP.len())));
@@ -86,10 +86,11 @@ impl Iterator for DemoClip {
     type Item = Result<Frame, FrameError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let (timestamp, picture) = self.rest.next()?;
+        let (number, (timestamp, picture)) = self.rest.next()?;
         let fitted = decode(picture.png).and_then(|pixels| self.preprocess.apply(&pixels));
         Some(match fitted {
             Ok((pixels, viewport)) => Ok(Frame {
+                number,
                 name: Some(picture.name.into()),
                 timestamp: Some(timestamp),
                 viewport,
@@ -132,9 +133,9 @@ mod tests {
         let preprocess = Preprocess::new(14, 14, Resize::Crop).unwrap();
         let options =
             FolderOptions { skip: 2, stride: 5.try_into().unwrap(), first: 3.try_into().ok(), ..Default::default() };
-        let names: Vec<_> =
-            DemoClip::open(&options, preprocess).unwrap().map(|frame| frame.unwrap().name.unwrap()).collect();
-        assert_eq!(names.iter().map(|name| &**name).collect::<Vec<_>>(), ["000002.png", "000007.png", "000012.png"]);
+        let frames: Vec<_> = DemoClip::open(&options, preprocess).unwrap().map(Result::unwrap).collect();
+        let chosen: Vec<_> = frames.iter().map(|frame| (frame.number, frame.name.as_deref().unwrap())).collect();
+        assert_eq!(chosen, [(2, "000002.png"), (7, "000007.png"), (12, "000012.png")]);
         let none = FolderOptions { skip: 48, ..Default::default() };
         assert!(DemoClip::open(&none, preprocess).is_err());
     }

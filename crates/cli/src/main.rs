@@ -15,6 +15,7 @@ mod sinks;
 mod spans;
 mod stream;
 mod synth;
+mod writer;
 
 use std::process::ExitCode;
 

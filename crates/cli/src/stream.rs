@@ -17,6 +17,7 @@ use crate::options::{
 };
 use crate::progress::{Progress, show_loading};
 use crate::sinks::{SinkOptions, Sinks};
+use crate::writer::Writer;
 
 /// Stream a clip: camera pose, depth and confidence of every frame
 ///
@@ -127,7 +128,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         progress: Progress::start(source.len_hint(), arguments.quiet || arguments.sinks.on_terminal()),
         source,
         session,
-        sinks,
+        writer: Writer::start(sinks)?,
         judge,
         frames: 0,
     };
@@ -135,11 +136,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     run.end(ended, arguments)
 }
 
-/// A clip on its way from the source to the sinks.
+/// A clip on its way from the source to the writer.
 struct Run {
     source: Box<dyn Source>,
     session: Session,
-    sinks: Sinks,
+    writer: Writer,
     /// For the bundled clip, if anybody hears it.
     judge: Option<Judge>,
     progress: Progress,
@@ -148,7 +149,8 @@ struct Run {
 }
 
 impl Run {
-    /// Answers frame after frame until the clip ends or something else does.
+    /// Answers frame after frame until the clip ends, or something else does: the user, a frame, or the writer, which tells its
+    /// reason itself.
     fn stream(&mut self, interruption: &Interruption) -> Result<(), Failure> {
         let mut bad_frame = None;
         loop {
@@ -158,7 +160,9 @@ impl Run {
             match self.source.next() {
                 Some(Ok(frame)) => {
                     let outputs = self.session.push(frame)?;
-                    self.deliver(&outputs)?;
+                    if !self.deliver(outputs) {
+                        return Ok(());
+                    }
                 }
                 Some(Err(error)) => {
                     bad_frame = Some(error);
@@ -169,7 +173,7 @@ impl Run {
         }
         // Before a bad frame too: the good ones ahead of it may still be waiting for the scale frames to be complete.
         let outputs = self.session.finish()?;
-        self.deliver(&outputs)?;
+        self.deliver(outputs);
         if let Some(error) = bad_frame {
             return Err(error.into());
         }
@@ -181,20 +185,25 @@ impl Run {
         }
     }
 
-    fn deliver(&mut self, outputs: &[FrameOutput]) -> Result<(), Failure> {
+    /// Hands answers to the writer. Whether it takes them.
+    fn deliver(&mut self, outputs: Vec<FrameOutput>) -> bool {
         for output in outputs {
-            self.sinks.write(output)?;
             if let Some(judge) = &mut self.judge {
-                judge.observe(output);
+                judge.observe(&output);
+            }
+            if !self.writer.write(output) {
+                return false;
             }
             self.frames += 1;
         }
         self.progress.reached(self.frames + self.source.skipped_count());
-        Ok(())
+        true
     }
 
     /// Puts in order what has been written, however the run ended, and says what there is.
     fn end(self, ended: Result<(), Failure>, arguments: &Arguments) -> Result<(), Failure> {
+        let (written, finished) = self.writer.finish();
+        let ended = ended.and(finished);
         let elapsed = self.progress.end().as_secs_f64();
         if let [first, ..] = self.source.skipped()
             && self.frames > 0
@@ -210,8 +219,6 @@ impl Run {
                 counted(self.frames, "frame")
             ));
         }
-        let (written, finished) = self.sinks.finish();
-        let ended = ended.and(finished);
         if arguments.quiet || self.frames == 0 || matches!(ended, Err(Failure::OutputClosed)) {
             return ended;
         }

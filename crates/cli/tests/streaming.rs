@@ -23,6 +23,13 @@ fn field<'a>(objects: &'a [Value], name: &str) -> Vec<&'a Value> {
     objects.iter().map(|object| &object[name]).collect()
 }
 
+/// Of the lines of the trajectory in `out`.
+fn timestamps(out: &Path) -> Vec<String> {
+    let trajectory = fs::read_to_string(out.join("trajectory.txt")).unwrap();
+    let lines = trajectory.lines().filter(|line| !line.starts_with('#'));
+    lines.map(|line| line.split(' ').next().unwrap().to_string()).collect()
+}
+
 #[test]
 fn json_is_one_object_a_frame_and_nothing_else() {
     let scratch = Scratch::new();
@@ -100,9 +107,11 @@ fn pictures_are_chosen_and_fitted() {
     let scratch = Scratch::new();
     let mut command = stream(&scratch.pictures("clip", 10), &scratch.tiny_weights());
     command.args(["--json", "--skip", "1", "--stride", "3", "--first", "2", "--image-size", "42", "--resize", "pad"]);
-    let ended = run(&mut command);
+    let ended = run(command.arg("--out").arg(scratch.path("out")).args(["--save", "tum"]));
     let objects = objects(&ended.stdout);
     assert_eq!(field(&objects, "name"), ["frame1.png", "frame4.png"], "{}", ended.stderr);
+    // The trajectory goes with a ground truth of all pictures.
+    assert_eq!(timestamps(&scratch.path("out")), ["1", "4"]);
     // The padded picture is a square of the image size, so its principal point is at half of that.
     let intrinsics = objects[0]["intrinsics"].to_string();
     assert!(intrinsics.contains("21.0"), "{intrinsics}");
@@ -115,11 +124,13 @@ fn bad_frames_are_skipped_when_asked_to_be() {
     scratch.write("clip/frame2.png", "no picture");
     scratch.write("clip/frame5.png", "no picture either");
     let mut command = stream(&folder, &scratch.tiny_weights());
-    let ended = run(command.args(["--json", "--quiet", "--on-bad-frame", "skip"]));
+    command.args(["--json", "--quiet", "--on-bad-frame", "skip"]);
+    let ended = run(command.arg("--out").arg(scratch.path("out")).args(["--save", "tum"]));
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     let objects = objects(&ended.stdout);
     assert_eq!(objects.len(), 6);
     assert_eq!(objects[2]["name"], "frame3.png");
+    assert_eq!(timestamps(&scratch.path("out")), ["0", "1", "3", "4", "6", "7"]);
     assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
     assert!(ended.stderr.contains("2 of 8") && ended.stderr.contains("frame2.png"), "{}", ended.stderr);
 }

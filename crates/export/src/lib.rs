@@ -32,6 +32,7 @@ mod point_cloud;
 mod pose;
 mod sink;
 mod trajectory;
+mod voxels;
 
 pub use depth_maps::DepthMaps;
 pub use error::ExportError;

@@ -1,16 +1,13 @@
 //! All frames as one coloured point cloud.
 
-use std::collections::HashSet;
 use std::path::Path;
 
 use periplus_geometry::{DepthMap, FrameOutput, Intrinsics, median};
 
 use crate::pending::{PendingFile, make_folder};
 use crate::sink::depth_map;
+use crate::voxels::VoxelSet;
 use crate::{ExportError, Sink, Summary};
-
-/// The least distance of two different float32 numbers, so of two points: in smaller voxels each is alone.
-const LEAST_DISTANCE: f64 = 1.401_298_464_324_817e-45; // 2^-149
 
 /// Which points go into a [`PointCloud`].
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -33,14 +30,12 @@ impl Default for PointCloudOptions {
 ///
 /// The points are those of the depth maps (also with a point head: depth and pose agree better). Points that are not
 /// finite or not in front of the camera are left out. They are written as they come; what stays in memory is
-/// the set of voxels that have one, some 30 to 60 bytes each.
+/// the set of voxels that have one: some 120 bytes for each block of 8 x 8 x 8 that any surface crosses.
 pub struct PointCloud {
     file: PendingFile,
     options: PointCloudOptions,
-    /// Bits of whole float64 numbers, which no size of voxels is too small for.
-    voxels: HashSet<[u64; 3]>,
-    /// Side of a voxel, once it is known.
-    voxel_size: Option<f64>,
+    /// Those that have a point, once their size is known.
+    voxels: Option<VoxelSet>,
     points: u64,
     frames: usize,
 }
@@ -54,21 +49,14 @@ impl PointCloud {
         make_folder(folder)?;
         let mut file = PendingFile::create(folder.join("points.ply"))?;
         file.append(header(0).as_bytes())?;
-        Ok(Self { file, options, voxels: HashSet::new(), voxel_size: options.voxel_size, points: 0, frames: 0 })
-    }
-
-    /// Whether the voxel of `point` had none yet.
-    fn is_first(&mut self, point: [f32; 3], voxel_size: f64) -> bool {
-        // Adding 0 makes 0 of -0.
-        let voxel = point.map(|x| ((f64::from(x) / voxel_size).floor() + 0.0).to_bits());
-        voxel_size.is_nan() || voxel_size < LEAST_DISTANCE || self.voxels.insert(voxel)
+        Ok(Self { file, options, voxels: options.voxel_size.map(VoxelSet::new), points: 0, frames: 0 })
     }
 }
 
 impl Sink for PointCloud {
     fn write(&mut self, frame: &FrameOutput) -> Result<(), ExportError> {
         let map = depth_map(frame, self.file.path())?;
-        let voxel_size = *self.voxel_size.get_or_insert_with(|| two_pixels(map, &frame.intrinsics));
+        let voxels = self.voxels.get_or_insert_with(|| VoxelSet::new(two_pixels(map, &frame.intrinsics)));
         let points = map.points(&frame.intrinsics, &frame.camera_to_world);
         let mut record = Vec::new();
         let mut count = 0;
@@ -77,7 +65,7 @@ impl Sink for PointCloud {
         for (((&depth, &confidence), colour), point) in pixels {
             let point = [point.x, point.y, point.z];
             let wanted = depth > 0.0 && confidence >= self.options.min_confidence;
-            if wanted && point.iter().all(|x| x.is_finite()) && self.is_first(point, voxel_size) {
+            if wanted && point.iter().all(|x| x.is_finite()) && voxels.insert(point) {
                 record.extend(point.iter().flat_map(|x| x.to_le_bytes()));
                 record.extend(colour);
                 record.extend(confidence.to_le_bytes());
@@ -91,7 +79,7 @@ impl Sink for PointCloud {
     }
 
     fn finish(mut self: Box<Self>) -> Result<Summary, ExportError> {
-        let voxels = match self.voxel_size {
+        let voxels = match self.voxels.as_ref().map(VoxelSet::size) {
             Some(size) if size > 0.0 => format!(", one per voxel of {size:.3e}"),
             _ => String::new(),
         };

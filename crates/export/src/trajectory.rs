@@ -10,8 +10,8 @@ use crate::{ExportError, Sink, Summary};
 
 /// `trajectory.txt`: a line `timestamp tx ty tz qx qy qz qw` per frame, camera to world, in the unit of the stream.
 ///
-/// The timestamp is that of the frame in seconds, or the number of the frame where the source knows none. The
-/// quaternion is of unit length with `qw >= 0`. Numbers have all digits that they need to be read back exactly. A
+/// The timestamp is that of the frame in seconds, or its number in the clip where the source knows none, so that frames that were
+/// left out shift nothing against a ground truth. The quaternion is of unit length with `qw >= 0`. Numbers have all digits that they need to be read back exactly. A
 /// pose that is not finite has no line (readers of the format do not expect one).
 pub struct Trajectory {
     file: PendingFile,
@@ -36,7 +36,7 @@ impl Sink for Trajectory {
         let pose = &frame.camera_to_world;
         let ([tx, ty, tz], [qx, qy, qz, qw]) = (pose.translation.vector.into(), quaternion(pose));
         if [tx, ty, tz, qx, qy, qz, qw].into_iter().all(f64::is_finite) {
-            let timestamp = frame.timestamp.unwrap_or(frame.index as f64);
+            let timestamp = frame.timestamp.unwrap_or(frame.number as f64);
             self.file.append(format!("{timestamp} {tx} {ty} {tz} {qx} {qy} {qz} {qw}\n").as_bytes())?;
             self.poses += 1;
         }

@@ -84,7 +84,8 @@ impl FolderSource {
         let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get).min(MAX_THREADS);
         let load = {
             let paths = Arc::clone(&paths);
-            move |number: usize| load(&paths[number], &preprocess)
+            let (skip, stride) = (options.skip, options.stride.get());
+            move |place: usize| load(&paths[place], skip + place * stride, &preprocess)
         };
         // Twice the threads: each may have one picture waiting while it makes the next.
         let pictures = ReadAhead::start(paths.len(), threads, 2 * threads, load).map_err(FolderError::Threads)?;
@@ -163,7 +164,7 @@ fn panic_message(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
 }
 
-fn load(path: &Path, preprocess: &Preprocess) -> Result<Frame, FrameCause> {
+fn load(path: &Path, number: usize, preprocess: &Preprocess) -> Result<Frame, FrameCause> {
     // Opening a named pipe would wait for somebody to write to it.
     if !fs::metadata(path)?.is_file() {
         return Err(FrameCause::NotRegular);
@@ -175,7 +176,7 @@ fn load(path: &Path, preprocess: &Preprocess) -> Result<Frame, FrameCause> {
     }
     let (pixels, viewport) = preprocess.apply(&decode(&contents)?)?;
     let name = path.file_name().map(|name| name.to_string_lossy().into());
-    Ok(Frame { name, timestamp: None, viewport, pixels: Arc::new(pixels) })
+    Ok(Frame { number, name, timestamp: None, viewport, pixels: Arc::new(pixels) })
 }
 
 fn frame_paths(folder: &Path, options: &FolderOptions) -> Result<Vec<PathBuf>, FolderError> {

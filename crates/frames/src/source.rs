@@ -9,6 +9,9 @@ use crate::FrameError;
 /// A frame as the network sees it.
 #[derive(Debug, Clone)]
 pub struct Frame {
+    /// Its number in the clip, from 0, with those counted that the source leaves out: of a folder, the place of its picture
+    /// among all. Only those who read results care.
+    pub number: usize,
     /// Where it came from (the name of the picture file, say), if the source gives its frames names.
     pub name: Option<Arc<str>>,
     /// Seconds since the start of the clip, if the source knows.

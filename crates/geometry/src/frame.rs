@@ -43,6 +43,8 @@ pub struct WorldPoints {
 pub struct FrameOutput {
     /// Number of the frame in the stream, from 0.
     pub index: usize,
+    /// Number of the frame in its clip, from 0, with those counted that the source left out.
+    pub number: usize,
     /// Where the frame came from (a file name, say), if the source gave one.
     pub name: Option<Arc<str>>,
     /// Seconds since the start of the clip, if the source knows.

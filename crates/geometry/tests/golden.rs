@@ -30,6 +30,7 @@ impl Golden {
         let depth = Raster::new(width, height, self.frame("depth", frame)).unwrap();
         FrameOutput {
             index: frame,
+            number: frame,
             name: None,
             timestamp: None,
             keyframe: true,

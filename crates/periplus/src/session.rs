@@ -267,6 +267,7 @@ impl FrameNumbers {
         let size = size(frame);
         Ok(FrameOutput {
             index,
+            number: frame.number,
             name: frame.name.clone(),
             timestamp: frame.timestamp,
             keyframe,

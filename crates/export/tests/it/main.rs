@@ -29,6 +29,7 @@ fn frame(index: usize) -> FrameOutput {
     let rotation = UnitQuaternion::new_unchecked(-rotation.into_inner());
     FrameOutput {
         index,
+        number: 10 + index,
         name: Some(Arc::from(format!("frame{index}.png"))),
         timestamp: Some(0.25 * index as f64),
         keyframe: true,

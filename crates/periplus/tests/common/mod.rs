@@ -34,6 +34,7 @@ pub(crate) fn frame(width: usize, height: usize, seed: u64) -> Frame {
     let bytes: Vec<u8> = noise.iter().map(|x| ((x + 1.0) * 127.0) as u8).collect();
     let pixels = bytes.as_chunks::<3>().0.to_vec();
     Frame {
+        number: seed as usize,
         name: Some(format!("{seed}").into()),
         timestamp: None,
         viewport: Viewport::identity(width as u32, height as u32),
