@@ -3,14 +3,16 @@
 //! `cargo run --release -p periplus-examples --example trajectory -- FRAMES WEIGHTS.safetensors`
 
 use periplus::frames::{FolderOptions, FolderSource, Preprocess, Resize};
-use periplus::{Answers, DType, Device, Engine, FrameOutput, SessionConfig, Weights};
+use periplus::{Answers, DType, Engine, FrameOutput, SessionConfig, Weights, device};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [frames, weights] = arguments.as_slice() else {
         return Err("give a folder of pictures and a safetensors file".into());
     };
-    let engine = Engine::load(&Weights::open(weights.as_ref(), None)?, DType::F32, &Device::Cpu)?;
+    let (device, _) = device::best(); // a card where there is one, with --features cuda
+    let dtype = if device.is_cuda() { DType::BF16 } else { DType::F32 };
+    let engine = Engine::load(&Weights::open(weights.as_ref(), None)?, dtype, &device)?;
     let mut session = engine.session(SessionConfig { answers: Answers::Poses, ..engine.config().into() })?;
     let preprocess = Preprocess::new(518, 14, Resize::Crop)?;
     for frame in FolderSource::open(frames, &FolderOptions::default(), preprocess)? {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread;
 
 use periplus::frames::{FolderOptions, FolderSource, Preprocess, Resize};
-use periplus::{DType, Device, Engine, SessionConfig, Weights};
+use periplus::{DType, Engine, SessionConfig, Weights, device};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -15,7 +15,9 @@ fn main() -> Result<(), Failure> {
     let [weights, left, right] = arguments.as_slice() else {
         return Err("give a safetensors file and two folders of pictures".into());
     };
-    let engine = Engine::load(&Weights::open(weights.as_ref(), None)?, DType::F32, &Device::Cpu)?;
+    let (device, _) = device::best(); // a card where there is one, with --features cuda
+    let dtype = if device.is_cuda() { DType::BF16 } else { DType::F32 };
+    let engine = Engine::load(&Weights::open(weights.as_ref(), None)?, dtype, &device)?;
     thread::scope(|scope| {
         let cameras = [left, right].map(|folder| scope.spawn(|| stream(&engine, folder.as_ref())));
         for camera in cameras {

@@ -8,10 +8,10 @@ use crate::cuda;
 use crate::operand::Operand;
 use crate::operand::{Element, slice, with_element, zeros};
 use crate::pages::{PageTable, Pools, locate};
-use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, CustomOp1, CustomOp3, Layout, Result, Shape, Tensor, bail};
 #[cfg(feature = "cuda")]
-use candle_core::{CudaStorage, DType, Device};
+use candle_core::CudaStorage;
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, CustomOp1, CustomOp3, DType, Device, Layout, Result, Shape, Tensor, bail};
 
 /// Within each frame: qkv `[frames, tokens, 3, heads, head_dim]` -> `[frames, tokens, heads * head_dim]`.
 ///
@@ -30,6 +30,18 @@ pub fn self_attention(qkv: &Tensor) -> Result<Tensor> {
 /// `last_rows` is not within a page, or an operand is not contiguous.
 pub fn paged_attention(qkv: &Tensor, pools: Pools<'_>, table: &PageTable) -> Result<Tensor> {
     qkv.apply_op3_no_bwd(pools.frames, pools.special, &PagedAttention { table })
+}
+
+/// Whether attention over heads of `head_dim` channels, stored as `dtype`, runs on `device`. On the CPU any does.
+pub fn has_kernel(device: &Device, dtype: DType, head_dim: usize) -> bool {
+    match device {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(_) => cuda::attention::widths(dtype).contains(&head_dim),
+        _ => {
+            let _ = (dtype, head_dim);
+            true
+        }
+    }
 }
 
 struct SelfAttention;
@@ -173,9 +185,9 @@ impl CustomOp3 for PagedAttention<'_> {
         let device = &qkv.device;
         let width = heads * dim;
         let page_size = frames_layout.dims()[2];
-        let qkv = cuda::memory("paged_attention: qkv", qkv, qkv_layout)?;
+        let qkv = cuda::memory("paged_attention: qkv", device, qkv, qkv_layout)?;
         let pool = |storage, layout: &Layout| -> Result<_> {
-            let memory = cuda::memory("paged_attention: pool", storage, layout)?;
+            let memory = cuda::memory("paged_attention: pool", device, storage, layout)?;
             Ok(cuda::ffi::PagePool {
                 keys: memory.expect("paged_attention: pool", qkv.dtype())?.pointer(),
                 value_offset: (page_size * width) as i64,
@@ -189,7 +201,7 @@ impl CustomOp3 for PagedAttention<'_> {
         let numbers = numbers.as_ref().map(Operand::read);
         let table = cuda::attention::Table {
             numbers: match &numbers {
-                Some(numbers) => numbers.memory(OP)?.expect(OP, DType::U32)?.pointer(),
+                Some(numbers) => numbers.memory(OP, device)?.expect(OP, DType::U32)?.pointer(),
                 None => std::ptr::null(),
             },
             frames: self.table.frames().len(),

@@ -231,7 +231,7 @@ impl InplaceOp3 for ConvAdd<'_> {
         weight_layout: &Layout,
     ) -> Result<()> {
         let window = self.check(x_layout, weight_layout, y_layout)?;
-        let y = cuda::memory("conv2d_add: y", y, y_layout)?;
+        let y = cuda::memory("conv2d_add: y", &x.device, y, y_layout)?;
         let target = Target { y, add: true, activation: Activation::Identity };
         let (x, weight) = ((x, x_layout), (weight, weight_layout));
         cuda::product::product("conv2d_add", &target, x, weight, self.bias.as_ref(), &window)
@@ -274,7 +274,7 @@ impl CustomOp1 for DepthToSpace {
     fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
         let shape = self.check(layout)?;
         let device = &x.device;
-        let x = cuda::memory("depth_to_space: x", x, layout)?;
+        let x = cuda::memory("depth_to_space: x", device, x, layout)?;
         let (output, y) = cuda::output("depth_to_space", device, x.dtype(), &shape)?;
         let size = |size| cuda::count("depth_to_space", size);
         let input = [size(layout.dims()[0])?, size(layout.dims()[1])?, size(layout.dims()[2])?];
@@ -303,7 +303,7 @@ impl InplaceOp1 for Relu {
     #[cfg(feature = "cuda")]
     fn cuda_fwd(&self, x: &mut CudaStorage, layout: &Layout) -> Result<()> {
         let device = x.device.clone();
-        let x = cuda::memory("relu_in_place: x", x, layout)?;
+        let x = cuda::memory("relu_in_place: x", &device, x, layout)?;
         let channels = layout.dims().last().copied().unwrap_or(1);
         let rows = layout.shape().elem_count().checked_div(channels).unwrap_or(0) as u64;
         let size = |size| cuda::count("relu_in_place", size);
@@ -357,8 +357,9 @@ impl InplaceOp3 for AddPlane {
     ) -> Result<()> {
         let [frames, h, w, c] = Self::check(x_layout, u_layout, v_layout)?;
         let device = &u.device;
-        let waves = [cuda::memory("add_plane: u", u, u_layout)?, cuda::memory("add_plane: v", v, v_layout)?];
-        let x = cuda::memory("add_plane: x", x, x_layout)?;
+        let waves =
+            [cuda::memory("add_plane: u", device, u, u_layout)?, cuda::memory("add_plane: v", device, v, v_layout)?];
+        let x = cuda::memory("add_plane: x", device, x, x_layout)?;
         let size = |size| cuda::count("add_plane", size);
         cuda::operations::add_plane(device, x, waves, [size(frames)?, size(h)?, size(w)?, size(c)?])
     }

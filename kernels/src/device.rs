@@ -120,7 +120,8 @@ pub fn is_out_of_memory(error: &candle_core::Error) -> bool {
     }
 }
 
-/// To be called before tensors on `device` are dropped by a thread that may never have used it.
+/// To be called before tensors on `device` are dropped, or anything else is done with it, by a thread that may never have used
+/// it: to free memory, a card must be current.
 pub fn enter(device: &Device) {
     #[cfg(feature = "cuda")]
     if let Device::Cuda(cuda) = device {
@@ -269,8 +270,10 @@ mod card {
     /// Makes the card current for this thread. Memory is freed on the thread that drops it, also if that thread has never
     /// used a card.
     pub(super) fn enter(device: &CudaDevice) {
-        // An error would be met again, and reported, by the next operation.
-        let _ = device.cuda_stream().context().bind_to_thread();
+        // The first call may only tell of an error that an earlier drop met, and forget it: what is freed next must not fail
+        // for that too.
+        let context = device.cuda_stream().context().clone();
+        let _ = context.bind_to_thread().or_else(|_| context.bind_to_thread());
     }
 
     pub(super) fn record(device: &CudaDevice) -> Result<CudaEvent> {

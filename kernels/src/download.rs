@@ -36,6 +36,8 @@ mod card {
     use candle_core::cuda_backend::{CudaDevice, WrapErr};
     use candle_core::{DType, bail};
 
+    const OP: &str = "download";
+
     pub(super) struct Staging(PinnedHostSlice<f32>);
 
     impl std::fmt::Debug for Staging {
@@ -49,47 +51,14 @@ mod card {
         staging: &mut Option<Staging>,
         tensors: &[Tensor],
     ) -> Result<Vec<Vec<f32>>> {
-        const OP: &str = "download";
-        let stream = device.cuda_stream();
-        let total: usize = tensors.iter().map(Tensor::elem_count).sum();
-        if staging.as_ref().is_none_or(|staging| staging.0.len() < total) {
-            // SAFETY: numbers of any bits are numbers, and they are written before they are read.
-            let Ok(pinned) = (unsafe { stream.context().alloc_pinned_with_flags(total.max(1), 0) }) else {
-                bail!("{OP}: main memory has no room to lock for {total} results")
-            };
-            *staging = Some(Staging(pinned));
-        }
-        let Some(Staging(pinned)) = staging else { bail!("{OP}: no memory to copy to") };
-        let numbers = pinned.as_mut_slice().w()?;
-        let mut queue = || -> Result<()> {
-            let mut rest = &mut *numbers;
-            for tensor in tensors {
-                let operand = Operand::read(tensor);
-                let from = operand.memory(OP)?.expect(OP, DType::F32)?;
-                let (to, after) = rest.split_at_mut(tensor.elem_count());
-                rest = after;
-                if !to.is_empty() {
-                    let stream = cuda::stream(device)?;
-                    // SAFETY: the tensor holds as many numbers as there is room for, and both outlive the wait below.
-                    unsafe {
-                        cuMemcpyDtoHAsync_v2(
-                            to.as_mut_ptr().cast(),
-                            Memory::address(from),
-                            size_of_val(to),
-                            stream.cast(),
-                        )
-                    }
-                    .result()
-                    .w()?;
-                }
-            }
-            Ok(())
-        };
-        let queued = queue();
-        // Also after an error: copies may be on their way.
-        stream.synchronize().w()?;
-        queued?;
-        let mut rest = &*numbers;
+        let queued = room(device, staging, tensors).and_then(|numbers| {
+            queue(device, numbers, tensors)?;
+            Ok(&*numbers)
+        });
+        // Also after an error: copies may be on their way, and what the tensors hold may still be computed, in memory that the
+        // caller thinks is at rest.
+        device.cuda_stream().synchronize().w()?;
+        let mut rest = queued?;
         Ok(tensors
             .iter()
             .map(|tensor| {
@@ -98,5 +67,42 @@ mod card {
                 mine.to_vec()
             })
             .collect())
+    }
+
+    /// Memory for the numbers of all tensors, of this call or of one before.
+    fn room<'a>(device: &CudaDevice, staging: &'a mut Option<Staging>, tensors: &[Tensor]) -> Result<&'a mut [f32]> {
+        let total: usize = tensors.iter().map(Tensor::elem_count).sum();
+        if staging.as_ref().is_none_or(|staging| staging.0.len() < total) {
+            let context = device.cuda_stream().context().clone();
+            // SAFETY: numbers of any bits are numbers, and they are written before they are read.
+            match unsafe { context.alloc_pinned_with_flags(total.max(1), 0) } {
+                Ok(pinned) => *staging = Some(Staging(pinned)),
+                Err(error) => bail!("{OP}: main memory has no room to lock for {total} results: {error}"),
+            }
+        }
+        match staging {
+            Some(Staging(pinned)) => pinned.as_mut_slice().w(),
+            None => bail!("{OP}: no memory to copy to"),
+        }
+    }
+
+    /// Queues the copies, which are done when the stream of this thread is.
+    fn queue(device: &CudaDevice, mut rest: &mut [f32], tensors: &[Tensor]) -> Result<()> {
+        for tensor in tensors {
+            let operand = Operand::read(tensor);
+            let from = operand.memory(OP, device)?.expect(OP, DType::F32)?;
+            let (to, after) = rest.split_at_mut(tensor.elem_count());
+            rest = after;
+            if !to.is_empty() {
+                let stream = cuda::stream(device)?;
+                // SAFETY: the tensor holds as many numbers as there is room for, and both outlive the wait that follows.
+                unsafe {
+                    cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), Memory::address(from), size_of_val(to), stream.cast())
+                }
+                .result()
+                .w()?;
+            }
+        }
+        Ok(())
     }
 }

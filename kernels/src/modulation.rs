@@ -67,9 +67,9 @@ impl CustomOp3 for Modulate {
         let (rows, channels) = check(x_layout, normed_layout, modulation_layout)?;
         let device = &x.device;
         let operands = [
-            cuda::memory("modulate: x", x, x_layout)?,
-            cuda::memory("modulate: normed", normed, normed_layout)?,
-            cuda::memory("modulate: modulation", modulation, modulation_layout)?,
+            cuda::memory("modulate: x", device, x, x_layout)?,
+            cuda::memory("modulate: normed", device, normed, normed_layout)?,
+            cuda::memory("modulate: modulation", device, modulation, modulation_layout)?,
         ];
         let (output, y) = cuda::output("modulate", device, candle_core::DType::F32, x_layout.dims())?;
         cuda::operations::modulate(device, y, operands, (rows as u64, cuda::count("modulate", channels)?))?;

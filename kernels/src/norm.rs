@@ -70,9 +70,9 @@ impl CustomOp3 for LayerNorm {
         let device = &x.device;
         let (output, y) = cuda::output("layer_norm", device, self.dtype, x_layout.dims())?;
         let operands = [
-            cuda::memory("layer_norm: x", x, x_layout)?,
-            cuda::memory("layer_norm: weight", weight, weight_layout)?,
-            cuda::memory("layer_norm: bias", bias, bias_layout)?,
+            cuda::memory("layer_norm: x", device, x, x_layout)?,
+            cuda::memory("layer_norm: weight", device, weight, weight_layout)?,
+            cuda::memory("layer_norm: bias", device, bias, bias_layout)?,
         ];
         let channels = weight_layout.dims()[0];
         let rows = x_layout.shape().elem_count().checked_div(channels).unwrap_or(0) as u64;

@@ -6,6 +6,8 @@
 #[cfg(feature = "cuda")]
 use crate::cuda::Memory;
 use candle_core::backend::BackendStorage;
+#[cfg(feature = "cuda")]
+use candle_core::cuda_backend::CudaDevice;
 use candle_core::{CpuStorage, Layout, Result, Storage, StorageRef, Tensor, WithDType, bail};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -168,9 +170,9 @@ impl<'a> Operand<'a> {
     }
 
     #[cfg(feature = "cuda")]
-    pub(crate) fn memory(&self, what: &str) -> Result<Memory> {
+    pub(crate) fn memory(&self, what: &str, device: &CudaDevice) -> Result<Memory> {
         match &*self.storage {
-            Storage::Cuda(storage) => crate::cuda::memory(what, storage, self.layout),
+            Storage::Cuda(storage) => crate::cuda::memory(what, device, storage, self.layout),
             _ => bail!("{what}: is not on the card as the other operands are"),
         }
     }

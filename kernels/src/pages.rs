@@ -67,8 +67,8 @@ impl PageTable {
             return Ok(None);
         }
         match &self.on_card {
-            Some(numbers) => Ok(Some(numbers.clone())),
-            None => self.numbers(device).map(Some),
+            Some(numbers) if numbers.device().same_device(device) => Ok(Some(numbers.clone())),
+            _ => self.numbers(device).map(Some),
         }
     }
 }
@@ -208,8 +208,8 @@ impl InplaceOp2 for Append {
     ) -> Result<()> {
         let ([keys, values], width) = self.targets(pool_layout.dims(), qkv_layout.dims())?;
         let device = &qkv.device;
-        let qkv = cuda::memory("append: qkv", qkv, qkv_layout)?;
-        let pool = cuda::memory("append: pool", pool, pool_layout)?.expect("append: pool", qkv.dtype())?;
+        let qkv = cuda::memory("append: qkv", device, qkv, qkv_layout)?;
+        let pool = cuda::memory("append: pool", device, pool, pool_layout)?.expect("append: pool", qkv.dtype())?;
         let target = (pool.skip(keys.start), (values.start - keys.start) as i64);
         let size = |size| cuda::count("append", size);
         cuda::operations::append_rows(device, target, qkv, size(qkv_layout.dims()[0])?, size(width)?)
@@ -282,7 +282,7 @@ impl InplaceOp1 for CopyRows {
     fn cuda_fwd(&self, pool: &mut CudaStorage, layout: &Layout) -> Result<()> {
         let copies = self.distinct(layout)?;
         let device = pool.device.clone();
-        let pool = cuda::memory("copy_rows: pool", pool, layout)?;
+        let pool = cuda::memory("copy_rows: pool", &device, pool, layout)?;
         for (source, target) in copies {
             cuda::copy(&device, pool.skip(target.start), pool.skip(source.start), source.len())?;
         }
@@ -310,8 +310,8 @@ impl InplaceOp2 for CopyRows {
         Self::check_pools(to_layout.dims(), from_layout.dims())?;
         let (sources, targets) = (self.sources(from_layout.dims())?, self.targets(to_layout.dims())?);
         let device = from.device.clone();
-        let from = cuda::memory("copy_rows: from", from, from_layout)?;
-        let to = cuda::memory("copy_rows: to", to, to_layout)?.expect("copy_rows: to", from.dtype())?;
+        let from = cuda::memory("copy_rows: from", &device, from, from_layout)?;
+        let to = cuda::memory("copy_rows: to", &device, to, to_layout)?.expect("copy_rows: to", from.dtype())?;
         for (source, target) in sources.into_iter().zip(targets) {
             cuda::copy(&device, to.skip(target.start), from.skip(source.start), source.len())?;
         }

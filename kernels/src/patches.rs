@@ -97,10 +97,10 @@ impl CustomOp3 for Patches {
         let cut = self.check(pixels_layout, scale_layout, shift_layout)?;
         let device = &pixels.device;
         let colours = [
-            cuda::memory("patches: scale", scale, scale_layout)?,
-            cuda::memory("patches: shift", shift, shift_layout)?,
+            cuda::memory("patches: scale", device, scale, scale_layout)?,
+            cuda::memory("patches: shift", device, shift, shift_layout)?,
         ];
-        let x = cuda::memory("patches: pixels", pixels, pixels_layout)?;
+        let x = cuda::memory("patches: pixels", device, pixels, pixels_layout)?;
         let (output, y) = cuda::output("patches", device, self.dtype, &cut.shape())?;
         let size = |size| cuda::count("patches", size);
         let sizes = [size(cut.frames)?, size(cut.rows)?, size(cut.columns)?, size(cut.patch)?];

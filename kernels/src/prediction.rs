@@ -92,10 +92,10 @@ impl CustomOp3 for Predict {
         let [pixels, channels, outputs] = check(x_layout, weight_layout, bias_layout)?;
         let device = &x.device;
         let layer = [
-            cuda::memory("predict: weight", weight, weight_layout)?,
-            cuda::memory("predict: bias", bias, bias_layout)?,
+            cuda::memory("predict: weight", device, weight, weight_layout)?,
+            cuda::memory("predict: bias", device, bias, bias_layout)?,
         ];
-        let x = cuda::memory("predict: x", x, x_layout)?;
+        let x = cuda::memory("predict: x", device, x, x_layout)?;
         let (output, y) = cuda::output("predict", device, candle_core::DType::F32, &[pixels, outputs])?;
         let sizes = (pixels as u64, cuda::count("predict", channels)?, cuda::count("predict", outputs)?);
         let activation = match self.activation {

@@ -95,7 +95,7 @@ impl CustomOp1 for Bilinear {
     fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
         let [frames, _, _, c] = check("bilinear", layout, self.height, self.width)?;
         let device = &x.device;
-        let x = cuda::memory("bilinear: x", x, layout)?;
+        let x = cuda::memory("bilinear: x", device, x, layout)?;
         let dims = [frames, self.height, self.width, c];
         let (output, y) = cuda::output("bilinear", device, x.dtype(), &dims)?;
         on_card(device, (y, dims), (x, layout.dims()), false)?;
@@ -119,9 +119,9 @@ impl InplaceOp2 for BilinearAdd {
     #[cfg(feature = "cuda")]
     fn cuda_fwd(&self, y: &mut CudaStorage, y_layout: &Layout, x: &CudaStorage, x_layout: &Layout) -> Result<()> {
         let dims = Self::check(y_layout, x_layout)?;
-        let y = cuda::memory("bilinear_add: y", y, y_layout)?;
         let device = &x.device;
-        let x = cuda::memory("bilinear_add: x", x, x_layout)?;
+        let y = cuda::memory("bilinear_add: y", device, y, y_layout)?;
+        let x = cuda::memory("bilinear_add: x", device, x, x_layout)?;
         on_card(device, (y, dims), (x, x_layout.dims()), true)
     }
 }

@@ -175,12 +175,13 @@ impl<'a> NormRotate<'a> {
         const OP: &str = "norm_rotate";
         let sizes = self.check(layout.dims())?;
         let device = &qkv.device;
-        let qkv = cuda::memory(OP, qkv, layout)?;
-        let [q_weight, q_bias, k_weight, k_bias, cos, sin] = self.operands.each_ref().map(|operand| operand.memory(OP));
+        let qkv = cuda::memory(OP, device, qkv, layout)?;
+        let [q_weight, q_bias, k_weight, k_bias, cos, sin] =
+            self.operands.each_ref().map(|operand| operand.memory(OP, device));
         let operands = [q_weight?, q_bias?, k_weight?, k_bias?, cos?, sin?];
         let [norms @ .., cosines, sines] = cuda::operations::floats(OP, operands)?;
         let times = match &self.times {
-            Some(times) => times.memory(OP)?.expect(OP, DType::F32)?.pointer(),
+            Some(times) => times.memory(OP, device)?.expect(OP, DType::F32)?.pointer(),
             None => std::ptr::null(),
         };
         let (keys, value_offset) = match target {
@@ -237,7 +238,7 @@ impl InplaceOp2 for NormRotateAppend<'_> {
         qkv: &CudaStorage,
         qkv_layout: &Layout,
     ) -> Result<()> {
-        let pool = cuda::memory("norm_rotate_append: pool", pool, pool_layout)?;
+        let pool = cuda::memory("norm_rotate_append: pool", &qkv.device, pool, pool_layout)?;
         self.norm_rotate.on_card((qkv, qkv_layout), Some((pool, pool_layout.dims(), self.page)))
     }
 }

@@ -46,7 +46,7 @@ fn concat_on_card(first: &Tensor, tensors: &[Tensor]) -> Result<Tensor> {
     let shape = [&[rows], &first.dims()[1..]].concat();
     let (output, mut to) = cuda::output("concat", device, first.dtype(), &shape)?;
     for tensor in tensors {
-        let from = Operand::read(tensor).memory("concat")?.expect("concat", first.dtype())?;
+        let from = Operand::read(tensor).memory("concat", device)?.expect("concat", first.dtype())?;
         cuda::copy(device, to, from, tensor.elem_count())?;
         to = to.skip(tensor.elem_count());
     }
@@ -102,8 +102,8 @@ impl CustomOp2 for JoinChannels {
         use candle_core::DType::F32;
         let ([rows, c, d], shape) = check(a_layout, b_layout)?;
         let device = &a.device;
-        let a = cuda::memory("join_channels: a", a, a_layout)?.expect("join_channels: a", F32)?;
-        let b = cuda::memory("join_channels: b", b, b_layout)?.expect("join_channels: b", F32)?;
+        let a = cuda::memory("join_channels: a", device, a, a_layout)?.expect("join_channels: a", F32)?;
+        let b = cuda::memory("join_channels: b", device, b, b_layout)?.expect("join_channels: b", F32)?;
         let (output, y) = cuda::output("join_channels", device, F32, &shape)?;
         let size = |size| cuda::count("join_channels", size);
         cuda::operations::join_channels(device, y, a, b, (rows as u64, size(c)?, size(d)?))?;

@@ -86,6 +86,17 @@ pub fn error(a: &Tensor, b: &Tensor) -> Result<f64> {
     Ok(norm(&(&a - &b)?)? / norm(&b.broadcast_sub(&mean)?)?)
 }
 
+/// That the frames kept are those of the golden, if it says which.
+///
+/// # Panics
+/// If they are not.
+pub fn check_keyframes(golden: &Golden, outputs: &[FrameOutput]) {
+    let Some(expected) = golden.tensors.get("keyframe") else { return };
+    let kept: Vec<bool> = outputs.iter().map(|output| output.keyframe).collect();
+    let expected: Vec<bool> = expected.to_vec1::<f32>().unwrap().iter().map(|k| *k != 0.0).collect();
+    assert_eq!(kept, expected, "keyframes");
+}
+
 /// Streams the frames of a golden through a session, one by one.
 ///
 /// # Panics

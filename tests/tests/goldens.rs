@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
 use periplus::{DType, Device};
-use periplus_tests::{Golden, errors, stream};
+use periplus_tests::{Golden, check_keyframes, errors, stream};
 
 /// A correct float32 run lands near 2e-6.
 const BOUND: f64 = 1e-5;
@@ -19,11 +19,7 @@ fn check(name: &str, dtype: DType, bound: f64) {
     for (what, error) in errors {
         assert!(error < bound, "{name}: {what} is off by {error:.2e}");
     }
-    if let Some(expected) = golden.tensors.get("keyframe") {
-        let kept: Vec<bool> = outputs.iter().map(|output| output.keyframe).collect();
-        let expected: Vec<bool> = expected.to_vec1::<f32>().unwrap().iter().map(|k| *k != 0.0).collect();
-        assert_eq!(kept, expected, "{name}: keyframes");
-    }
+    check_keyframes(&golden, &outputs);
 }
 
 macro_rules! float32 {

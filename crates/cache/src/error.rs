@@ -33,6 +33,12 @@ pub enum Error {
     /// No pass is open.
     #[error("no frames are open in the cache; begin them first")]
     NotOpen,
+    /// Rows were added, and are neither kept nor discarded.
+    #[error("the rows added last are provisional; keep or discard them first")]
+    Provisional,
+    /// Nothing was stored yet, so there are no pools.
+    #[error("nothing was stored in the cache yet")]
+    Empty,
     /// The frame has another number of tokens than those of the clip.
     #[error(
         "a frame of {got} tokens cannot join frames of {expected} tokens; reset the cache before a clip of another size"

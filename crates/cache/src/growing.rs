@@ -41,7 +41,7 @@ impl GrowingRows {
     /// When the rows added before are neither kept nor discarded, the shape is wrong, or memory is short.
     pub fn append(&mut self, qkv: &Tensor) -> Result<()> {
         if self.table.last_rows() > self.kept {
-            return Err(Error::AlreadyOpen);
+            return Err(Error::Provisional);
         }
         let tokens = qkv.dim(0)?;
         self.storage.check_rows(qkv, tokens)?;
@@ -56,7 +56,7 @@ impl GrowingRows {
             self.storage.check_memory(0, 1, rows, 1)?;
             self.storage.grow(&mut self.page, 1, rows)?;
         }
-        let page = self.page.as_ref().ok_or(Error::NotOpen)?;
+        let page = self.page.as_ref().ok_or(Error::Empty)?;
         append(page, 0, self.kept, qkv)?;
         self.see(needed);
         Ok(())
@@ -84,7 +84,7 @@ impl GrowingRows {
     ///
     /// Before the first rows, when there is no page.
     pub fn pools(&self) -> Result<Pools<'_>> {
-        let page = self.page.as_ref().ok_or(Error::NotOpen)?;
+        let page = self.page.as_ref().ok_or(Error::Empty)?;
         Ok(Pools { frames: page, special: page })
     }
 

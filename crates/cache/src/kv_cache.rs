@@ -142,7 +142,7 @@ impl KvCache {
     pub fn pools(&self, layer: usize) -> Result<Pools<'_>> {
         let layers = self.layers.len();
         let pools = self.layers.get(layer).ok_or(Error::NoSuchLayer { layer, layers })?;
-        let frames = pools.frames.as_ref().ok_or(Error::NotOpen)?;
+        let frames = pools.frames.as_ref().ok_or(Error::Empty)?;
         // Before anything is retained, no table names a special page; any pool of the right shape will do.
         Ok(Pools { frames, special: pools.special.as_ref().unwrap_or(frames) })
     }

@@ -68,9 +68,9 @@ proptest! {
 #[test]
 fn a_failed_append_changes_nothing() {
     let mut rows = GrowingRows::new(HEADS, 1, DType::F32, &Device::Cpu).unwrap();
-    assert!(matches!(rows.pools(), Err(Error::NotOpen)));
+    assert!(matches!(rows.pools(), Err(Error::Empty)));
     rows.append(&qkv(&[1.0, 2.0])).unwrap();
-    assert!(matches!(rows.append(&qkv(&[3.0])), Err(Error::AlreadyOpen)));
+    assert!(matches!(rows.append(&qkv(&[3.0])), Err(Error::Provisional)));
     rows.keep();
 
     let wide = Tensor::zeros((1, 3, HEADS, 2), DType::F32, &Device::Cpu).unwrap();

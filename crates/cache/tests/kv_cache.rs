@@ -412,7 +412,7 @@ fn a_wrong_call_says_which() {
     assert!(matches!(cache.commit(), Err(Error::NotOpen)));
     assert!(matches!(cache.rollback(), Err(Error::NotOpen)));
     assert!(matches!(cache.table(), Err(Error::NotOpen)));
-    assert!(matches!(cache.pools(0), Err(Error::NotOpen)));
+    assert!(matches!(cache.pools(0), Err(Error::Empty)));
 
     cache.begin(Pass::Scale(1), 9).unwrap();
     assert!(matches!(cache.begin(Pass::Scale(1), 9), Err(Error::AlreadyOpen)));

@@ -144,7 +144,7 @@ struct Run {
     /// For the bundled clip, if anybody hears it.
     judge: Option<Judge>,
     progress: Progress,
-    /// Frames answered.
+    /// Frames answered and handed to the writer.
     frames: usize,
 }
 
@@ -202,33 +202,34 @@ impl Run {
 
     /// Puts in order what has been written, however the run ended, and says what there is.
     fn end(self, ended: Result<(), Failure>, arguments: &Arguments) -> Result<(), Failure> {
-        let (written, finished) = self.writer.finish();
-        let ended = ended.and(finished);
+        let written = self.writer.finish();
+        let ended = ended.and(written.result);
+        let frames = written.frames;
         let elapsed = self.progress.end().as_secs_f64();
         if let [first, ..] = self.source.skipped()
-            && self.frames > 0
+            && frames > 0
         {
             let of = self.source.len_hint().map_or(String::new(), |total| format!(" of {total}"));
             let count = self.source.skipped_count();
             console::line(&format!("warning: {count}{of} pictures were skipped, the first: {first}"));
         }
         let wanted = self.session.config().stream.scale_frames;
-        if ended.is_ok() && self.frames < wanted {
+        if ended.is_ok() && frames < wanted {
             console::line(&format!(
                 "warning: a clip of {} is shorter than the {wanted} scale frames: all went in together",
-                counted(self.frames, "frame")
+                counted(frames, "frame")
             ));
         }
-        if arguments.quiet || self.frames == 0 || matches!(ended, Err(Failure::OutputClosed)) {
+        if arguments.quiet || frames == 0 || matches!(ended, Err(Failure::OutputClosed)) {
             return ended;
         }
         let mut lines = vec![format!(
             "{} in {elapsed:.1} s ({:.2} frames/s), {}",
-            counted(self.frames, "frame"),
-            self.frames as f64 / elapsed.max(f64::EPSILON),
+            counted(frames, "frame"),
+            frames as f64 / elapsed.max(f64::EPSILON),
             counted(self.session.stats().keyframes, "keyframe"),
         )];
-        lines.extend(written);
+        lines.extend(written.lines);
         lines.extend(self.judge.and_then(Judge::verdict));
         let said = arguments.sinks.say(&lines.join("\n"));
         ended.and(said)

@@ -19,8 +19,15 @@ pub(crate) struct Writer {
     thread: JoinHandle<Written>,
 }
 
-/// A line for each place that was written to, and how it went.
-type Written = (Vec<String>, Result<(), Failure>);
+/// What became of the frames.
+pub(crate) struct Written {
+    /// Frames that every place has.
+    pub(crate) frames: usize,
+    /// A line for each place.
+    pub(crate) lines: Vec<String>,
+    /// How it went.
+    pub(crate) result: Result<(), Failure>,
+}
 
 impl Writer {
     /// # Errors
@@ -45,8 +52,13 @@ impl Writer {
 }
 
 fn write(frames: Receiver<FrameOutput>, mut sinks: Sinks) -> Written {
+    let mut count = 0;
     // Ends with the first error, and lets go of the queue, so that the network does not go on for nothing.
-    let result = frames.into_iter().try_for_each(|output| sinks.write(&output));
-    let (written, finished) = sinks.finish();
-    (written, result.and(finished))
+    let result = frames.into_iter().try_for_each(|output| {
+        sinks.write(&output)?;
+        count += 1;
+        Ok(())
+    });
+    let (lines, finished) = sinks.finish();
+    Written { frames: count, lines, result: result.and(finished) }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// Why a result could not be written.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ExportError {
     /// The disk (or the user's quota on it) is full.
     #[error("the disk is full: {} could not be written; make room or choose another output folder", path.display())]

@@ -8,12 +8,11 @@ use serde::Serialize;
 
 use crate::pending::{PendingFile, make_folder};
 use crate::pose::{matrix_rows, quaternion};
-use crate::sink::depth_map;
 use crate::{ExportError, Sink, Summary};
 
 /// JSON lines to a writer: standard output, a pipe, a socket. Each line is flushed, so that a reader can keep up.
 ///
-/// An object has the keys `index`, `name`, `timestamp` (seconds), `keyframe`, `camera_to_world` (three rows of four),
+/// An object has the keys `index` (in the stream, which the files of a frame are named by), `number` (in the clip), `name`, `timestamp` (seconds), `keyframe`, `camera_to_world` (three rows of four),
 /// `quaternion` (x y z w, w >= 0), `translation`, `intrinsics` (`network` and `original`, each `fx fy cx cy width
 /// height` in pixels), `depth` (`min median max` of the finite ones, in the unit of the stream), `mean_confidence` (of the
 /// finite ones) and `milliseconds`. What is not known or not finite is `null`.
@@ -83,6 +82,7 @@ impl Sink for JsonFile {
 #[derive(Serialize)]
 struct Line<'a> {
     index: usize,
+    number: usize,
     name: Option<&'a str>,
     timestamp: Option<f64>,
     keyframe: bool,
@@ -119,10 +119,14 @@ struct Depth {
 }
 
 fn line(frame: &FrameOutput, path: &Path) -> Result<Vec<u8>, ExportError> {
-    let map = depth_map(frame, path)?;
+    let [depth, confidence] = match &frame.depth_map {
+        Some(map) => [map.depth.values(), map.confidence.values()],
+        None => [[].as_slice(); 2],
+    };
     let pose = &frame.camera_to_world;
     let object = Line {
         index: frame.index,
+        number: frame.number,
         name: frame.name.as_deref(),
         timestamp: frame.timestamp,
         keyframe: frame.keyframe,
@@ -133,8 +137,8 @@ fn line(frame: &FrameOutput, path: &Path) -> Result<Vec<u8>, ExportError> {
             network: Camera::new(&frame.intrinsics, frame.viewport.network),
             original: Camera::new(&frame.intrinsics.in_original(&frame.viewport), frame.viewport.original),
         },
-        depth: Depth::new(finite(map.depth.values()).collect()),
-        mean_confidence: mean(finite(map.confidence.values())),
+        depth: Depth::new(finite(depth).collect()),
+        mean_confidence: mean(finite(confidence)),
         milliseconds: frame.elapsed.as_micros() as f64 / 1000.0,
     };
     let mut line = serde_json::to_vec(&object).map_err(|error| ExportError::writing(path, error.into()))?;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 /// An image size that the network cannot take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ImageSizeError {
     /// Not made of whole patches, or zero.
     #[error("image size {image_size} is not a multiple of the patch size {patch}: use {}", nearest(*image_size, *patch))]
@@ -37,6 +38,7 @@ fn nearest(size: u32, patch: u32) -> String {
 
 /// A picture that cannot become a frame.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PictureError {
     /// Nothing in it.
     #[error("the file is empty")]
@@ -89,6 +91,7 @@ pub enum PictureError {
 
 /// Why a frame is bad.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum FrameCause {
     /// The file cannot be read.
     #[error("the file cannot be read: {0}")]
@@ -128,6 +131,7 @@ pub struct FrameError {
 
 /// A folder that is no clip.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum FolderError {
     /// Nothing at that path.
     #[error("there is no folder {}: check the path", .0.display())]

@@ -4,6 +4,7 @@ use nalgebra::{Isometry3, Matrix3, Matrix4, Point3, Quaternion, Similarity3, Tra
 
 /// Why two trajectories cannot be aligned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum AlignmentError {
     /// The trajectories are not of the same length, so which position belongs to which is not known.
     #[error("the trajectories have {estimate} and {truth} positions; give one position of each per frame")]

@@ -54,6 +54,10 @@ pub struct FrameOutput {
     /// The network's own numbers for the camera, from which pose and intrinsics follow.
     pub pose_encoding: PoseEncoding,
     /// Pose of the camera: takes camera coordinates to world coordinates.
+    ///
+    /// The world is the first camera's, but for the network's error: the first pose is close to the identity, not equal. The unit is
+    /// the network's own for each clip and no metre. Poses are not revised later. To compare with a ground truth,
+    /// [`align`](crate::align) first.
     pub camera_to_world: Isometry3<f64>,
     /// The camera at network resolution; [`Intrinsics::in_original`] gives it at that of the original.
     pub intrinsics: Intrinsics,

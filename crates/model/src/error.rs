@@ -43,8 +43,21 @@ pub enum ModelError {
     /// Frames pushed in the wrong number.
     #[error("after the scale frames a stream takes one frame at a time, not {0}")]
     FrameCount(usize),
-    /// Weights that float16 cannot hold.
-    #[error("weights of {place} are too large for float16: use bfloat16 or float32")]
+    /// A number type that no weights are stored in.
+    #[error("weights are stored in f32, bf16 or f16, not in {0:?}")]
+    DType(candle_core::DType),
+    /// Attention heads that a card has no kernel for.
+    #[error("the card has no kernel for the {place}'s heads of {width} channels in {dtype:?}: compute on the CPU")]
+    HeadWidth {
+        /// Which part of the network.
+        place: &'static str,
+        /// Channels of a head.
+        width: usize,
+        /// What they are stored in.
+        dtype: candle_core::DType,
+    },
+    /// Weights that float16 cannot hold, in which a card also stores the dense heads of a bfloat16 model.
+    #[error("weights of {place} are too large for float16: use float32")]
     Float16 {
         /// Where in the tree of tensor names.
         place: String,

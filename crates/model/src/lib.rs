@@ -29,6 +29,7 @@ use config::Config;
 use dense_head::DenseHead;
 use layers::Loader;
 use patch_embed::PatchEmbed;
+use periplus_kernels::attention::has_kernel;
 use periplus_kernels::prediction::ValueActivation;
 
 /// The network with its weights. Immutable: any number of streams and threads may share it.
@@ -50,10 +51,12 @@ impl Model {
     /// rounds eight times finer, since depth is the exponential of what they compute.
     ///
     /// # Errors
-    /// A tensor that is missing or unusable, a device that the kernels do not run on, or no memory.
+    /// A tensor that is missing or unusable, a `dtype` that weights are not stored in, a device that the kernels do not run on
+    /// or not with heads of this width, or no memory.
     pub fn load(weights: &Weights, dtype: DType, device: &Device) -> Result<Self, ModelError> {
         periplus_kernels::device::prepare(device)?;
         let config = weights.config().clone();
+        check(&config, dtype, device)?;
         let root = Loader::new(weights, dtype, device);
         let heads = root.stored_in(DType::F32);
         let dense_heads =
@@ -88,6 +91,25 @@ impl Model {
     pub fn device(&self) -> &Device {
         &self.device
     }
+}
+
+/// That the trunk can be stored as `dtype` and `device` has kernels for all heads.
+fn check(config: &Config, dtype: DType, device: &Device) -> Result<(), ModelError> {
+    if ![DType::F32, DType::BF16, DType::F16].contains(&dtype) {
+        return Err(ModelError::DType(dtype));
+    }
+    let channels = config.embed_dim;
+    for (place, channels, heads, dtype) in [
+        ("patch embedding", channels, config.vit_heads, dtype),
+        ("blocks", channels, config.num_heads, dtype),
+        ("camera head", 2 * channels, config.camera_heads, DType::F32),
+    ] {
+        let width = channels / heads.max(1);
+        if !has_kernel(device, dtype, width) {
+            return Err(ModelError::HeadWidth { place, width, dtype });
+        }
+    }
+    Ok(())
 }
 
 impl Drop for Model {

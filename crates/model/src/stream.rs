@@ -17,6 +17,9 @@ use crate::{Model, ModelError, Observer};
 /// State of one video: caches, time, and the tables that its picture size asks for.
 ///
 /// Frames are counted in cached ones: the scale frames take 0.., each keyframe the next number.
+///
+/// On a card each thread's work is a queue of its own. A stream may go from thread to thread, and what it answers may be read
+/// by another, once the thread that pushed has waited: by reading an answer, or by `device.synchronize()`.
 pub struct Stream {
     model: Arc<Model>,
     answers: Answers,
@@ -50,7 +53,8 @@ pub enum Answers {
     All,
 }
 
-/// What the network says of the frames pushed together.
+/// What the network says of the frames pushed together. On a card it is being computed when `push` returns: read it on that
+/// thread, or wait there before another does.
 #[derive(Debug, Clone)]
 pub struct Prediction {
     /// `[frames, 9]`: camera-to-world translation, quaternion x y z w, vertical and horizontal field of view in radians.
@@ -122,6 +126,7 @@ impl Stream {
         keyframe: bool,
         observer: Option<Observer<'_>>,
     ) -> Result<Prediction, ModelError> {
+        periplus_kernels::device::enter(&self.model.device);
         self.abandon();
         let prediction = self.run(frames, keyframe, &mut Trace(observer));
         if prediction.is_err() {
@@ -137,6 +142,7 @@ impl Stream {
     /// # Errors
     /// If there are none to keep, or a device fails.
     pub fn accept(&mut self) -> Result<(), ModelError> {
+        periplus_kernels::device::enter(&self.model.device);
         self.cache.commit()?;
         self.camera.keep();
         self.scale_frames.get_or_insert(self.cache.frames());
@@ -145,6 +151,7 @@ impl Stream {
 
     /// Forgets the clip and keeps the memory.
     pub fn reset(&mut self) {
+        periplus_kernels::device::enter(&self.model.device);
         self.cache.reset();
         self.camera.reset();
         self.scale_frames = None;

@@ -4,7 +4,10 @@ use candle_core::Tensor;
 
 use crate::ModelError;
 
-/// Called with a stage's name (of the tensors that produced it) and its tokens.
+/// Called with a stage's name and what it produced: `patch_tokens` (`[frames, patches, channels]`), `frame_blocks.N` and
+/// `global_blocks.N` (`[frames, tokens, channels]`, special tokens first), float32, and last `pose_enc` (`[frames, 9]`).
+///
+/// The next block writes over the tokens in place: copy (`Tensor::copy`) what is to be kept; a clone shares their memory.
 pub type Observer<'a> = &'a mut dyn FnMut(&str, &Tensor) -> candle_core::Result<()>;
 
 /// An observer, or none.

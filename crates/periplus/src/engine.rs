@@ -21,13 +21,14 @@ impl Engine {
     /// `dtype` (float32, bfloat16 or float16) is what the trunk's weights and the cache are stored in; on the CPU all
     /// arithmetic is float32 whatever it is, and float32 is fastest. On a card products are of numbers of this type, with
     /// float32 sums; bfloat16 is what the published code uses. Float16 is finer, but what leaves its range (65504) stays at
-    /// its end, so it suits checkpoints that are known to stay within.
+    /// its end, so it suits checkpoints that are known to stay within. The dense heads are float16 on a card for bfloat16, too,
+    /// and eight times finer for it: a checkpoint whose depth differs between card and CPU wants float32.
     ///
     /// A card that [`crate::device::open_cuda`] has not opened is made ready first: Candle then no longer tracks its tensors by
-    /// events, and memory that is freed there stays with the program.
+    /// events, and memory that is freed there stays with the program until it ends.
     ///
     /// # Errors
-    /// A tensor that is missing or of the wrong shape, or too little memory.
+    /// A tensor that is missing or of the wrong shape, another `dtype`, a card that lacks the kernels, or too little memory.
     pub fn load(weights: &Weights, dtype: DType, device: &Device) -> Result<Self, EngineError> {
         Ok(Self { model: Arc::new(Model::load(weights, dtype, device)?) })
     }

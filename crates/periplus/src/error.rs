@@ -21,6 +21,23 @@ pub enum EngineError {
         /// Side of a patch.
         patch: usize,
     },
+    /// A frame whose viewport is of another picture.
+    #[error(
+        "frame {index} is {width} x {height} pixels and its viewport is of {viewport_width} x {viewport_height}: both are of the \
+         picture that the network sees"
+    )]
+    Viewport {
+        /// Number of the frame in the stream.
+        index: usize,
+        /// Width of its pixels.
+        width: usize,
+        /// Height of its pixels.
+        height: usize,
+        /// Width of its viewport.
+        viewport_width: u32,
+        /// Height of its viewport.
+        viewport_height: u32,
+    },
     /// A frame of another size than those before it.
     #[error(
         "frame {index} is {width} x {height} pixels and those before it {expected_width} x \

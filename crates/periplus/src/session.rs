@@ -49,7 +49,7 @@ pub struct SessionStats {
     pub camera_bytes: usize,
 }
 
-/// The state of one video. Make it with [`crate::Engine::session`].
+/// The state of one video. Make it with [`crate::Engine::session`]. It may go from thread to thread between its calls.
 pub struct Session {
     stream: Stream,
     config: SessionConfig,
@@ -81,7 +81,7 @@ impl Session {
     /// per frame.
     ///
     /// # Errors
-    /// A frame that is not made of whole patches or of another size than the first, an answer that is not a number, or a
+    /// A frame that is not made of whole patches, not of the size that its viewport says, or of another size than the first, an answer that is not a number, or a
     /// device that fails. The frame is then dropped and the session is as it was before.
     pub fn push(&mut self, frame: Frame) -> Result<Vec<FrameOutput>, EngineError> {
         self.check(&frame)?;
@@ -100,10 +100,11 @@ impl Session {
         answered
     }
 
-    /// Says that no more frames come: a clip shorter than the scale frames is answered with those there are.
+    /// Says that no more frames come: a clip shorter than the scale frames is answered with those there are. (Should more
+    /// come, they follow as if it had been long enough.)
     ///
     /// # Errors
-    /// A device that fails.
+    /// An answer that is not a number, or a device that fails. The frames then wait on.
     pub fn finish(&mut self) -> Result<Vec<FrameOutput>, EngineError> {
         self.scale_pass()
     }
@@ -144,6 +145,10 @@ impl Session {
         let index = self.answered + waiting;
         if width == 0 || height == 0 || width % patch != 0 || height % patch != 0 {
             return Err(EngineError::Patches { index, width, height, patch });
+        }
+        let [viewport_width, viewport_height] = frame.viewport.network;
+        if (viewport_width as usize, viewport_height as usize) != (width, height) {
+            return Err(EngineError::Viewport { index, width, height, viewport_width, viewport_height });
         }
         match expected {
             Some((expected_width, expected_height)) if (expected_width, expected_height) != (width, height) => {

@@ -7,7 +7,10 @@ mod common;
 use std::thread;
 
 use common::{engine, frame, run};
-use periplus::{Answers, DType, EngineError, FrameOutput, Keyframes, SessionConfig};
+use periplus::{
+    Answers, DType, Device, Engine, EngineError, Frame, FrameOutput, Keyframes, ModelError, SessionConfig, Viewport,
+    Weights,
+};
 
 /// The same answers, whatever the time they took.
 fn assert_same(a: &[FrameOutput], b: &[FrameOutput]) {
@@ -43,6 +46,8 @@ fn a_refused_frame_leaves_the_session_as_it_was() {
     let mut outputs = Vec::new();
     for i in 0..4 {
         assert!(matches!(session.push(frame(30, 42, 9)), Err(EngineError::Patches { patch: 14, .. })));
+        let elsewhere = Frame { viewport: Viewport::identity(280, 420), ..frame(28, 42, 9) };
+        assert!(matches!(session.push(elsewhere), Err(EngineError::Viewport { width: 28, viewport_width: 280, .. })));
         if i > 0 {
             let error = session.push(frame(42, 28, 9)).unwrap_err();
             assert!(matches!(error, EngineError::FrameSize { expected_width: 28, width: 42, .. }), "{error}");
@@ -99,6 +104,15 @@ fn weights_and_cache_in_halves_stay_near() {
             let error = (difference / spread).sqrt();
             assert!(error < bound && error > 0.0, "{dtype:?}: {error}");
         }
+    }
+}
+
+#[test]
+fn weights_are_not_stored_in_any_type() {
+    let weights = Weights::synthetic(engine(DType::F32).config().clone(), 3).unwrap();
+    for dtype in [DType::F64, DType::U8] {
+        let error = Engine::load(&weights, dtype, &Device::Cpu).err().unwrap();
+        assert!(matches!(error, EngineError::Model(ModelError::DType(found)) if found == dtype), "{error}");
     }
 }
 

@@ -11,7 +11,7 @@ pub(crate) fn within_frames(
     layout: &Layout,
     [frames, tokens, heads, dim]: [usize; 4],
 ) -> Result<CudaStorage> {
-    let qkv = memory(op, storage, layout)?;
+    let qkv = memory(op, &storage.device, storage, layout)?;
     let (y, target) = output(op, &storage.device, qkv.dtype(), &[frames, tokens, heads * dim])?;
     let width = heads * dim;
     // A frame is a page of the product.
@@ -46,6 +46,11 @@ pub(crate) struct Table {
     pub(crate) page_size: usize,
 }
 
+/// The widths of heads that there are kernels for.
+pub(crate) fn widths(dtype: DType) -> &'static [usize] {
+    if dtype == DType::F32 { &[32, 64, 128] } else { &[64, 128] }
+}
+
 pub(crate) fn attend(
     op: &'static str,
     device: &CudaDevice,
@@ -58,9 +63,9 @@ pub(crate) fn attend(
     if batch * tokens * heads * dim == 0 {
         return Ok(());
     }
-    let dims: &[usize] = if qkv.dtype() == DType::F32 { &[32, 64, 128] } else { &[64, 128] };
-    if !dims.contains(&dim) {
-        bail!("{op}: there is no kernel for heads of {dim} channels in {:?}, only for {dims:?}", qkv.dtype())
+    let widths = widths(qkv.dtype());
+    if !widths.contains(&dim) {
+        bail!("{op}: there is no kernel for heads of {dim} channels in {:?}, only for {widths:?}", qkv.dtype())
     }
     let addresses = [qkv.address(), frames.keys as u64, special.keys as u64];
     if addresses.iter().any(|address| address % 16 != 0) {

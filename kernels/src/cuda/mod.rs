@@ -8,7 +8,7 @@ pub(crate) mod ffi;
 pub(crate) mod operations;
 pub(crate) mod product;
 
-use candle_core::backend::BackendStorage;
+use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::cuda_backend::cudarc::driver::sys::{
     CUdevice_attribute as Attribute, cuMemcpyDtoDAsync_v2, cudaError_enum,
 };
@@ -63,15 +63,18 @@ impl Memory {
     }
 }
 
-/// Where a contiguous operand lies. `what` names operation and operand.
+/// Where a contiguous operand lies, of an operation that is to run on `device`. `what` names operation and operand.
 ///
 /// Reading and writing on several streams is not tracked (see [`crate::device::prepare`]), so an address may be used
 /// as long as the storage lives.
-pub(crate) fn memory(what: &str, storage: &CudaStorage, layout: &Layout) -> Result<Memory> {
+pub(crate) fn memory(what: &str, device: &CudaDevice, storage: &CudaStorage, layout: &Layout) -> Result<Memory> {
+    if !device.same_device(&storage.device) {
+        bail!("{what}: is not on the same card as the other operands")
+    }
     let Some((start, _)) = layout.contiguous_offsets() else {
         bail!("{what}: shape {:?} with strides {:?} is not contiguous", layout.dims(), layout.stride())
     };
-    let stream = storage.device.cuda_stream();
+    let stream = device.cuda_stream();
     let address = match &storage.slice {
         CudaStorageSlice::F32(slice) => slice.device_ptr(&stream).0,
         CudaStorageSlice::F16(slice) => slice.device_ptr(&stream).0,
@@ -103,7 +106,7 @@ pub(crate) fn output(op: &str, device: &CudaDevice, dtype: DType, dims: &[usize]
         DType::U8 => allocate::<u8>(device, count),
         other => bail!("{op}: no output is stored as {other:?}"),
     }?;
-    let memory = memory(op, &storage, &Layout::contiguous(dims))?;
+    let memory = memory(op, device, &storage, &Layout::contiguous(dims))?;
     Ok((storage, memory))
 }
 

@@ -26,14 +26,14 @@ pub(crate) fn product(
     window: &Window,
 ) -> Result<()> {
     let device = &x.device;
-    let x = memory(op, x, x_layout)?;
-    let weight = memory(op, weight, weight_layout)?;
+    let x = memory(op, device, x, x_layout)?;
+    let weight = memory(op, device, weight, weight_layout)?;
     let element = x.element(op)?;
     if weight.dtype() != x.dtype() || ![x.dtype(), DType::F32].contains(&target.y.dtype()) {
         let dtypes = (x.dtype(), weight.dtype(), target.y.dtype());
         bail!("{op}: x, weight and y stored as {dtypes:?} must be of one type, y that or F32")
     }
-    let bias = bias.map(|bias| bias.memory(op)?.expect(op, DType::F32)).transpose()?;
+    let bias = bias.map(|bias| bias.memory(op, device)?.expect(op, DType::F32)).transpose()?;
     let [height, width, inputs] = window.input;
     let size = |size| count(op, size);
     let product = ffi::Product {

@@ -24,10 +24,10 @@ fn create_all(folder: &Path) -> Vec<Result<Box<dyn Sink>, ExportError>> {
 }
 
 #[test]
-fn a_frame_without_depth_is_refused_by_all_formats_but_the_trajectory() {
+fn a_frame_without_depth_is_refused_by_formats_of_depth() {
     let folder = tempfile::tempdir().unwrap();
     let poses = FrameOutput { depth_map: None, ..frame(3) };
-    for (sink, name) in create_all(folder.path()).into_iter().zip(["frames.jsonl", "", "points.ply", "npz", "depth"]) {
+    for (sink, name) in create_all(folder.path()).into_iter().zip(["", "", "points.ply", "npz", "depth"]) {
         let mut sink = sink.unwrap();
         if name.is_empty() {
             sink.write(&poses).unwrap();
@@ -43,7 +43,7 @@ fn a_frame_without_depth_is_refused_by_all_formats_but_the_trajectory() {
         assert_eq!(error.to_string(), format!("{} {sentence}", folder.path().join(name).display()));
         assert_eq!(sink.finish().unwrap().frames, 0, "{name}");
     }
-    assert_eq!(listing(folder.path()), ["depth", "npz", "trajectory.txt"]);
+    assert_eq!(listing(folder.path()), ["depth", "frames.jsonl", "npz", "trajectory.txt"]);
     for name in ["depth", "npz"] {
         assert!(listing(folder.path().join(name)).is_empty(), "{name}");
     }

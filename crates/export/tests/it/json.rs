@@ -17,7 +17,7 @@ fn lines(frames: impl IntoIterator<Item = FrameOutput>) -> String {
 #[test]
 fn a_line_is_this_object() {
     let expected = concat!(
-        r#"{"index":3,"name":"frame3.png","timestamp":0.75,"keyframe":true,"#,
+        r#"{"index":3,"number":13,"name":"frame3.png","timestamp":0.75,"keyframe":true,"#,
         r#""camera_to_world":[[R,0.0,1.0,0.5],[0.0,1.0,0.0,-1.0],[-1.0,0.0,R,2.0]],"#,
         r#""quaternion":[0.0,Q,0.0,Q],"translation":[0.5,-1.0,2.0],"#,
         r#""intrinsics":{"network":{"fx":2.0,"fy":4.0,"cx":1.5,"cy":1.0,"width":3,"height":2},"#,
@@ -51,8 +51,11 @@ fn what_is_not_known_or_not_finite_is_null() {
     assert_eq!(object["translation"], serde_json::json!([0.5, null, 2.0]));
     assert_eq!(object["intrinsics"]["original"]["fx"], Value::Null);
     assert_eq!(object["depth"], serde_json::json!({ "min": 2.0, "median": 3.0, "max": 4.0 }));
-    let nothing: Value = serde_json::from_str(&lines([with_depth(0, [f32::NAN; 6])])).unwrap();
-    assert_eq!(nothing["depth"], serde_json::json!({ "min": null, "median": null, "max": null }));
+    for nothing in [with_depth(0, [f32::NAN; 6]), FrameOutput { depth_map: None, ..frame(0) }] {
+        let nothing: Value = serde_json::from_str(&lines([nothing])).unwrap();
+        assert_eq!(nothing["depth"], serde_json::json!({ "min": null, "median": null, "max": null }));
+        assert_eq!(nothing["translation"], serde_json::json!([0.5, -1.0, 2.0]));
+    }
 }
 
 #[test]
