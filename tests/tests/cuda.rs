@@ -32,8 +32,8 @@ fn check_on(card: &Device, name: &str, [pose, depth, confidence]: [f64; 3]) {
     if name == "stream-by-motion" {
         return; // Which frames are kept hangs on a threshold that rounding may cross.
     }
-    // The dense heads are float16 in either case, so that a trunk of float16 leaves a part of the error of depth.
-    for (dtype, [in_pose, in_depth]) in [(DType::BF16, [1.0, 1.0]), (DType::F16, [FINER, 0.5])] {
+    // The dense heads are float16 in either case, so that a trunk of float16 leaves a part of the error of depth: 0.3 to 0.52.
+    for (dtype, [in_pose, in_depth]) in [(DType::BF16, [1.0, 1.0]), (DType::F16, [FINER, 0.6])] {
         check(&golden, name, &stream(&golden, dtype, card), |what| {
             BESIDE_WEIGHTS
                 * match what {
