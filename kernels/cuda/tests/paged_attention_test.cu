@@ -199,6 +199,14 @@ int main(int argc, char **argv) {
             bench("full window 1005 x 74425", c, hopper, 3, random);
         }
         bench("full window 1005 x 74425", full, portable, 3, random);
+        for (uint32_t tokens : {783, 1041, 1375}) {  // 518 x 294, 518 x 392 and 518 x 518 pixels
+            Case c = full;
+            c.tokens = c.page_size = tokens;
+            c.last_rows = tokens / 2;
+            char name[60];
+            snprintf(name, sizeof name, "full window %u x %llu", tokens, (unsigned long long)c.keys());
+            bench(name, c, hopper, 3, random);
+        }
         {
             Case c = full;
             c.special = 19;
