@@ -194,7 +194,13 @@ template <typename T> struct Consumer {
 #pragma unroll
         for (int i = 0; i < 2; i++) sum[i] += part[i][0] + part[i][1];
     }
-    // The common way. Two sets of weights: one is in use by the product that still runs.
+    // The common way. Two sets of weights: one is in use by the product that still runs. Of tile n
+    //
+    //     first call of step    starts scores 1, output 0    waits for scores 1            releases keys 1
+    //     second                starts scores 2, output 1    waits for scores 2, output 0  releases keys 2, values 0
+    //     third                 starts scores 3, output 2    waits for scores 3, output 1  releases keys 3, values 1
+    //
+    // since products end in the order in which they were started, and all but the one started last are waited for.
     __device__ __forceinline__ void fast(KeyTiles<TILE> tiles) {
         uint32_t even[TILE / 4], odd[TILE / 4];
         barrier_wait(&shared.key_full[ring.stage], ring.phase);

@@ -57,6 +57,10 @@ template <int BYTES> __device__ __forceinline__ void copy_piece(void *to, const 
 }
 
 // The tile at hand, and the copies of its steps in pieces of PIECE bytes, which divide a pixel's inputs.
+//
+// For example 20 inputs of 2 bytes: pieces of 8 bytes, 4 terms. A step is 64 terms, a chunk 8. The thread that owns chunk 2 copies
+// terms 16 to 19, the last of the kernel's first pixel, and 20 to 23, the first of its second; its next chunk, in the next
+// step, begins at term 80, 64 - 8 + 4 terms after the last piece did.
 template <typename T, int ROWS, int OUTPUTS, int PIECE> struct Tile {
     static constexpr int STAGES = Shared<T, ROWS, OUTPUTS>::STAGES;
     // A thread copies one chunk of every sixteenth row of a step.

@@ -95,13 +95,15 @@ impl<T: Element> WithSimd for Task<'_, T> {
         let lanes = VECTORS * S::F32_LANES;
         let groups = count.div_ceil(lanes);
 
+        // Queries stand side by side in the lanes of vectors: a group has `VECTORS` of them, the last one as few as it needs
+        // (`vectors_of`), in memory for `lanes` all the same.
         let sizes = [
-            groups * dim * lanes,
-            groups * padded_dim * lanes,
-            2 * groups * lanes,
-            TILE * lanes,
-            TILE * dim,
-            TILE * padded_dim,
+            groups * dim * lanes,        // queries [groups][dim][vectors of the group][lanes of a vector]
+            groups * padded_dim * lanes, // their sums, likewise
+            2 * groups * lanes,          // [groups][maxima, totals][lanes]
+            TILE * lanes,                // scores of a tile for one group
+            TILE * dim,                  // its keys
+            TILE * padded_dim,           // its values
         ];
         let needed = sizes.iter().sum::<usize>() + 16;
         if scratch.len() < needed {
