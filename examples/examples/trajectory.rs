@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p periplus-examples --example trajectory -- FRAMES WEIGHTS.safetensors`
 
-use periplus::frames::{FolderOptions, FolderSource, Preprocess, Resize};
+use periplus::frames::{FolderOptions, FolderSource, Resize};
 use periplus::{Answers, DType, Engine, FrameOutput, SessionConfig, Weights, device};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dtype = if device.is_cuda() { DType::BF16 } else { DType::F32 };
     let engine = Engine::load(&Weights::open(weights.as_ref(), None)?, dtype, &device)?;
     let mut session = engine.session(SessionConfig { answers: Answers::Poses, ..engine.config().into() })?;
-    let preprocess = Preprocess::new(518, 14, Resize::Crop)?;
+    let preprocess = engine.preprocess(Resize::Crop)?;
     for frame in FolderSource::open(frames, &FolderOptions::default(), preprocess)? {
         session.push(frame?)?.iter().for_each(print);
     }

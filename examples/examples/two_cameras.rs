@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::thread;
 
-use periplus::frames::{FolderOptions, FolderSource, Preprocess, Resize};
+use periplus::frames::{FolderOptions, FolderSource, Resize};
 use periplus::{DType, Engine, SessionConfig, Weights, device};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -30,7 +30,7 @@ fn main() -> Result<(), Failure> {
 fn stream(engine: &Engine, folder: &Path) -> Result<(), Failure> {
     let mut session = engine.session(SessionConfig::from(engine.config()))?;
     let mut frames = 0;
-    let preprocess = Preprocess::new(518, 14, Resize::Crop)?;
+    let preprocess = engine.preprocess(Resize::Crop)?;
     for frame in FolderSource::open(folder, &FolderOptions::default(), preprocess)? {
         frames += session.push(frame?)?.len();
     }

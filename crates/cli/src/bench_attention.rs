@@ -18,6 +18,7 @@ use crate::options::{ComputeOptions, at_least_one, place};
 ///
 /// The default sizes are those of a frame of 518 x 378 pixels at a full window in one layer of the published network.
 #[derive(Args)]
+#[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
     /// Tokens that look
     #[arg(long, value_name = "N", default_value = "1005", value_parser = at_least_one)]

@@ -8,10 +8,11 @@ use periplus::checkpoint::FloatType;
 
 use crate::console;
 use crate::failure::Failure;
-use crate::options::{Float, PictureSize, StreamOptions, open_any_weights, trained_size};
+use crate::options::{Float, PictureSize, StreamOptions, open_any_weights};
 
 /// Show a checkpoint's architecture, its size, and the memory that a stream with it needs
 #[derive(Args)]
+#[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
     /// The checkpoint: a safetensors or PyTorch (.pt) file, or "demo" for the bundled one
     #[arg(value_name = "FILE|demo")]
@@ -32,7 +33,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let weights = open_any_weights(&arguments.weights, arguments.config.as_deref())?;
     let config = Config { stream: arguments.stream.over(&weights.config().stream)?, ..weights.config().clone() };
-    let side = trained_size(&config);
+    let side = config.image_size();
     let picture = arguments.picture.unwrap_or(PictureSize { width: side, height: side });
     picture.check(config.patch_size)?;
 
@@ -71,7 +72,7 @@ fn architecture(config: &Config) -> String {
         if config.point_head { "depth and points" } else { "depth" },
         config.dpt_features,
         patch = config.patch_size,
-        side = trained_size(config),
+        side = config.image_size(),
     )
 }
 

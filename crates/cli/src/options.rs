@@ -93,12 +93,6 @@ pub(crate) fn is_demo(weights: &Path) -> bool {
     weights == Path::new("demo")
 }
 
-/// Side of the square pictures that the network was trained on, in pixels: its position embedding has one vector for
-/// each of their patches. 518 for the published networks.
-pub(crate) fn trained_size(config: &Config) -> u32 {
-    u32::try_from(config.pos_grid.saturating_mul(config.patch_size)).unwrap_or(u32::MAX)
-}
-
 /// How to stream; what is not given is as the checkpoint suggests, or as published.
 #[derive(Args)]
 pub(crate) struct StreamOptions {

@@ -37,12 +37,11 @@ pub(crate) struct SinkOptions {
         value_name = "NUMBER",
         default_value_t = PointCloudOptions::default().min_confidence,
         value_parser = measure::<f32>,
-        allow_negative_numbers = true,
         requires = "out"
     )]
     ply_confidence: f32,
     /// Side of the voxels that keep one point each, in the unit of depth; 0 keeps all [default: two pixels' worth]
-    #[arg(long, value_name = "NUMBER", value_parser = measure::<f64>, allow_negative_numbers = true, requires = "out")]
+    #[arg(long, value_name = "NUMBER", value_parser = measure::<f64>, requires = "out")]
     ply_voxel: Option<f64>,
     /// Print a JSON object per frame on standard output, and nothing else there
     #[arg(long)]

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::interruption::Interruption;
 use crate::judge::Judge;
 use crate::options::{
-    ComputeOptions, StreamOptions, WeightsOptions, at_least_one, from_zero, is_demo, open_weights, pixels, trained_size,
+    ComputeOptions, StreamOptions, WeightsOptions, at_least_one, from_zero, is_demo, open_weights, pixels,
 };
 use crate::progress::{Progress, show_loading};
 use crate::sinks::{SinkOptions, Sinks};
@@ -23,6 +23,7 @@ use crate::writer::Writer;
 ///
 /// Without FRAMES, the bundled clip; without --weights, the bundled demo network.
 #[derive(Args)]
+#[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
     /// Folder with the pictures of the clip, in natural order of their names [default: the bundled clip]
     frames: Option<PathBuf>,
@@ -49,7 +50,7 @@ pub(crate) struct Arguments {
 #[derive(Args)]
 struct ClipOptions {
     /// Width of the picture that the network sees, in pixels [default: what it was trained on, 518 for published ones]
-    #[arg(long, value_name = "PIXELS", value_parser = pixels, allow_negative_numbers = true)]
+    #[arg(long, value_name = "PIXELS", value_parser = pixels)]
     image_size: Option<u32>,
     /// Fit the width and crop what is too high, or fit the longer side and pad to a square
     #[arg(long, value_enum, default_value = "crop")]
@@ -58,10 +59,10 @@ struct ClipOptions {
     #[arg(long, value_name = "N", default_value = "1", value_parser = at_least_one)]
     stride: NonZeroUsize,
     /// Take the first N of those
-    #[arg(long, value_name = "N", value_parser = at_least_one, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     first: Option<NonZeroUsize>,
     /// Leave out N pictures at the start
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = from_zero::<usize>, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = from_zero::<usize>)]
     skip: usize,
     /// What to do about a picture that cannot be read or is of another size than the first
     #[arg(long, value_enum, default_value = "stop")]
@@ -238,7 +239,7 @@ impl Run {
 
 impl ClipOptions {
     fn preprocess(&self, config: &Config) -> Result<Preprocess, Failure> {
-        let image_size = self.image_size.unwrap_or_else(|| trained_size(config));
+        let image_size = self.image_size.unwrap_or_else(|| config.image_size());
         let patch = u32::try_from(config.patch_size).unwrap_or(u32::MAX);
         let resize = match self.resize {
             Fit::Crop => Resize::Crop,

@@ -12,6 +12,7 @@ use crate::options::{Float, from_zero, network};
 
 /// Write a seeded synthetic checkpoint, for benchmarks and tests, where any weights will do
 #[derive(Args)]
+#[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
     /// The file to write
     #[arg(value_name = "OUT.safetensors")]

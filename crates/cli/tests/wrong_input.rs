@@ -265,8 +265,10 @@ fn an_unwritable_output_folder() {
 
 #[test]
 fn a_negative_number_is_a_value_and_not_a_flag() {
-    for flag in ["--skip", "--first", "--image-size", "--ply-voxel", "--ply-confidence"] {
-        assert_names(&complaint(periplus().args(["stream", flag, "-3"]), 2), &[flag, "'-3'", "number from "]);
+    let flags =
+        ["--skip", "--first", "--stride", "--window", "--threads", "--image-size", "--ply-voxel", "--ply-confidence"];
+    for flag in flags {
+        assert_names(&complaint(periplus().args(["stream", flag, "-3"]), 2), &[flag, "'-3'", "number"]);
     }
 }
 

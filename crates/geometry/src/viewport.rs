@@ -23,4 +23,12 @@ impl Viewport {
     pub fn identity(width: u32, height: u32) -> Self {
         Self { original: [width, height], network: [width, height], scale: [1.0; 2], offset: [0.0; 2] }
     }
+
+    /// Whether there is such a viewport: of pictures that are not empty, with scales above 0 and finite numbers.
+    pub fn is_possible(&self) -> bool {
+        let sizes = self.original.iter().chain(&self.network).all(|&size| size > 0);
+        sizes
+            && self.scale.iter().all(|&scale| scale > 0.0 && scale.is_finite())
+            && self.offset.iter().all(|x| x.is_finite())
+    }
 }

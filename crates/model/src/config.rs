@@ -189,6 +189,12 @@ impl Default for StreamSettings {
 }
 
 impl Config {
+    /// Side of the square pictures that the network was trained on, in pixels: its position embedding has one vector for each of
+    /// their patches. 518 for the published networks. What suits it best as the width of pictures.
+    pub fn image_size(&self) -> u32 {
+        u32::try_from(self.pos_grid.saturating_mul(self.patch_size)).unwrap_or(u32::MAX)
+    }
+
     /// The published network of 1.158 billion parameters.
     pub fn full() -> Self {
         Self {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device};
+use periplus_frames::{ImageSizeError, Preprocess, Resize};
 use periplus_model::Model;
 use periplus_model::checkpoint::Weights;
 use periplus_model::config::Config;
@@ -36,6 +37,15 @@ impl Engine {
     /// The architecture, and the settings that the checkpoint suggests.
     pub fn config(&self) -> &Config {
         self.model.config()
+    }
+
+    /// What fits pictures to the network: to the width that it was trained on, cut into its patches.
+    ///
+    /// # Errors
+    /// A network for pictures that no memory holds.
+    pub fn preprocess(&self, resize: Resize) -> Result<Preprocess, ImageSizeError> {
+        let patch = u32::try_from(self.config().patch_size).unwrap_or(u32::MAX);
+        Preprocess::new(self.config().image_size(), patch, resize)
     }
 
     /// The network itself, for those who want tensors.

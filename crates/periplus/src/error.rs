@@ -21,6 +21,12 @@ pub enum EngineError {
         /// Side of a patch.
         patch: usize,
     },
+    /// A frame whose viewport is none.
+    #[error("frame {index} has a viewport that cannot be: sizes and scales must be above 0, and all numbers finite")]
+    NoViewport {
+        /// Number of the frame in the stream.
+        index: usize,
+    },
     /// A frame whose viewport is of another picture.
     #[error(
         "frame {index} is {width} x {height} pixels and its viewport is of {viewport_width} x {viewport_height}: both are of the \

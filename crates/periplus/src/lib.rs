@@ -1,14 +1,14 @@
 //! Streaming 3D reconstruction: a video goes in frame by frame; camera pose, depth and confidence come out for each.
 //!
 //! ```no_run
-//! use periplus::frames::{FolderOptions, FolderSource, Preprocess, Resize};
+//! use periplus::frames::{FolderOptions, FolderSource, Resize};
 //! use periplus::{DType, Device, Engine, SessionConfig, Weights};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let weights = Weights::open("lingbot-map.safetensors".as_ref(), None)?;
 //! let engine = Engine::load(&weights, DType::F32, &Device::Cpu)?; // shared by all sessions
 //! let mut session = engine.session(SessionConfig::from(engine.config()))?;
-//! let preprocess = Preprocess::new(518, 14, Resize::Crop)?; // 518 pixels wide, in patches of 14
+//! let preprocess = engine.preprocess(Resize::Crop)?; // to the width that it was trained on: 518 pixels
 //! for frame in FolderSource::open("frames", &FolderOptions::default(), preprocess)? {
 //!     for output in session.push(frame?)? {
 //!         println!("{}: {}", output.index, output.camera_to_world);

@@ -81,7 +81,7 @@ impl Session {
     /// per frame.
     ///
     /// # Errors
-    /// A frame that is not made of whole patches, not of the size that its viewport says, or of another size than the first, an answer that is not a number, or a
+    /// A frame that is not made of whole patches, whose viewport is impossible or of another size, or of another size than the first, an answer that is not a number, or a
     /// device that fails. The frame is then dropped and the session is as it was before.
     pub fn push(&mut self, frame: Frame) -> Result<Vec<FrameOutput>, EngineError> {
         self.check(&frame)?;
@@ -145,6 +145,9 @@ impl Session {
         let index = self.answered + waiting;
         if width == 0 || height == 0 || width % patch != 0 || height % patch != 0 {
             return Err(EngineError::Patches { index, width, height, patch });
+        }
+        if !frame.viewport.is_possible() {
+            return Err(EngineError::NoViewport { index });
         }
         let [viewport_width, viewport_height] = frame.viewport.network;
         if (viewport_width as usize, viewport_height as usize) != (width, height) {

@@ -48,6 +48,11 @@ fn a_refused_frame_leaves_the_session_as_it_was() {
         assert!(matches!(session.push(frame(30, 42, 9)), Err(EngineError::Patches { patch: 14, .. })));
         let elsewhere = Frame { viewport: Viewport::identity(280, 420), ..frame(28, 42, 9) };
         assert!(matches!(session.push(elsewhere), Err(EngineError::Viewport { width: 28, viewport_width: 280, .. })));
+        for scale in [0.0, -1.0, f64::NAN] {
+            let viewport = Viewport { scale: [scale, 1.0], ..Viewport::identity(28, 42) };
+            let error = session.push(Frame { viewport, ..frame(28, 42, 9) }).unwrap_err();
+            assert!(matches!(error, EngineError::NoViewport { .. }), "{scale}: {error}");
+        }
         if i > 0 {
             let error = session.push(frame(42, 28, 9)).unwrap_err();
             assert!(matches!(error, EngineError::FrameSize { expected_width: 28, width: 42, .. }), "{error}");
