@@ -2,8 +2,9 @@
 //!
 //! `cargo run --release -p periplus-examples --example trajectory -- FRAMES WEIGHTS.safetensors`
 
+use periplus::checkpoint::FloatType;
 use periplus::frames::{FolderOptions, FolderSource, Resize};
-use periplus::{Answers, DType, Engine, FrameOutput, SessionConfig, Weights, device};
+use periplus::{Answers, Engine, FrameOutput, SessionConfig, Weights, device};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -11,7 +12,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("give a folder of pictures and a safetensors file".into());
     };
     let (device, _) = device::best(); // a card where there is one, with --features cuda
-    let dtype = if device.is_cuda() { DType::BF16 } else { DType::F32 };
+    let dtype = FloatType::suited_to(&device).into();
     let engine = Engine::load(&Weights::open(weights.as_ref(), None)?, dtype, &device)?;
     let mut session = engine.session(SessionConfig { answers: Answers::Poses, ..engine.config().into() })?;
     let preprocess = engine.preprocess(Resize::Crop)?;

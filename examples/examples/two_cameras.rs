@@ -5,8 +5,9 @@
 use std::path::Path;
 use std::thread;
 
+use periplus::checkpoint::FloatType;
 use periplus::frames::{FolderOptions, FolderSource, Resize};
-use periplus::{DType, Engine, SessionConfig, Weights, device};
+use periplus::{Engine, SessionConfig, Weights, device};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -16,7 +17,7 @@ fn main() -> Result<(), Failure> {
         return Err("give a safetensors file and two folders of pictures".into());
     };
     let (device, _) = device::best(); // a card where there is one, with --features cuda
-    let dtype = if device.is_cuda() { DType::BF16 } else { DType::F32 };
+    let dtype = FloatType::suited_to(&device).into();
     let engine = Engine::load(&Weights::open(weights.as_ref(), None)?, dtype, &device)?;
     thread::scope(|scope| {
         let cameras = [left, right].map(|folder| scope.spawn(|| stream(&engine, folder.as_ref())));

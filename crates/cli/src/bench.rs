@@ -34,8 +34,7 @@ const STAGES: [(&str, &str); 8] = [
 
 /// Measure frames per second and the time of each stage on this machine, on frames of noise
 #[derive(Args)]
-#[command(args_conflicts_with_subcommands = true)]
-#[command(allow_negative_numbers = true)]
+#[command(args_conflicts_with_subcommands = true, allow_negative_numbers = true)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     part: Option<Part>,

@@ -64,7 +64,7 @@ pub(crate) fn weights(config: Option<&Path>) -> Result<Weights, CheckpointError>
 
 /// The bundled clip as a source.
 pub(crate) struct DemoClip {
-    rest: std::vec::IntoIter<(usize, (f64, &'static Picture))>,
+    rest: std::vec::IntoIter<(usize, f64, &'static Picture)>,
     total: usize,
     preprocess: Preprocess,
 }
@@ -73,7 +73,7 @@ impl DemoClip {
     /// The frames that `options` choose, as from a folder.
     pub(crate) fn open(options: &FolderOptions, preprocess: Preprocess) -> Result<Self, Failure> {
         let first = options.first.map_or(usize::MAX, std::num::NonZeroUsize::get);
-        let all = truth().map(|(timestamp, _)| timestamp).zip(CLIP).enumerate();
+        let all = truth().zip(CLIP).enumerate().map(|(number, ((timestamp, _), picture))| (number, timestamp, picture));
         let chosen: Vec<_> = all.skip(options.skip).step_by(options.stride.get()).take(first).collect();
         if chosen.is_empty() {
             return Err(Failure::Failed(format!("the bundled clip has {} frames: skip fewer", CLIP.len())));
@@ -86,7 +86,7 @@ impl Iterator for DemoClip {
     type Item = Result<Frame, FrameError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let (number, (timestamp, picture)) = self.rest.next()?;
+        let (number, timestamp, picture) = self.rest.next()?;
         let fitted = decode(picture.png).and_then(|pixels| self.preprocess.apply(&pixels));
         Some(match fitted {
             Ok((pixels, viewport)) => Ok(Frame {

@@ -275,7 +275,7 @@ impl ComputeOptions {
 
     /// The number type of weights and cache on `device`.
     pub(crate) fn float(&self, device: &Device) -> FloatType {
-        self.dtype.map_or(if device.is_cuda() { FloatType::Bf16 } else { FloatType::F32 }, Float::into)
+        self.dtype.map_or_else(|| FloatType::suited_to(device), Float::into)
     }
 }
 

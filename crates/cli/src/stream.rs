@@ -240,12 +240,11 @@ impl Run {
 impl ClipOptions {
     fn preprocess(&self, config: &Config) -> Result<Preprocess, Failure> {
         let image_size = self.image_size.unwrap_or_else(|| config.image_size());
-        let patch = u32::try_from(config.patch_size).unwrap_or(u32::MAX);
         let resize = match self.resize {
             Fit::Crop => Resize::Crop,
             Fit::Pad => Resize::Pad,
         };
-        Preprocess::new(image_size, patch, resize).map_err(Failure::usage)
+        periplus::preprocess(config, image_size, resize).map_err(Failure::usage)
     }
 
     fn open(&self, folder: Option<&Path>, preprocess: Preprocess) -> Result<Box<dyn Source>, Failure> {

@@ -12,10 +12,11 @@ use crate::{ExportError, Sink, Summary};
 
 /// JSON lines to a writer: standard output, a pipe, a socket. Each line is flushed, so that a reader can keep up.
 ///
-/// An object has the keys `index` (in the stream, which the files of a frame are named by), `number` (in the clip), `name`, `timestamp` (seconds), `keyframe`, `camera_to_world` (three rows of four),
-/// `quaternion` (x y z w, w >= 0), `translation`, `intrinsics` (`network` and `original`, each `fx fy cx cy width
-/// height` in pixels), `depth` (`min median max` of the finite ones, in the unit of the stream), `mean_confidence` (of the
-/// finite ones) and `milliseconds`. What is not known or not finite is `null`.
+/// An object has the keys `index` (in the stream, which the files of a frame are named by), `number` (in the clip),
+/// `name`, `timestamp` (seconds), `keyframe`, `camera_to_world` (three rows of four), `quaternion` (x y z w, w >= 0),
+/// `translation`, `intrinsics` (`network` and `original`, each `fx fy cx cy width height` in pixels), `depth` (`min median
+/// max` of the finite ones, in the unit of the stream), `mean_confidence` (of the finite ones) and `milliseconds`. What is
+/// not known or not finite is `null`.
 pub struct JsonLines<W> {
     writer: W,
     name: PathBuf,

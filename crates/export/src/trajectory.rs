@@ -10,9 +10,10 @@ use crate::{ExportError, Sink, Summary};
 
 /// `trajectory.txt`: a line `timestamp tx ty tz qx qy qz qw` per frame, camera to world, in the unit of the stream.
 ///
-/// The timestamp is that of the frame in seconds, or its number in the clip where the source knows none, so that frames that were
-/// left out shift nothing against a ground truth. The quaternion is of unit length with `qw >= 0`. Numbers have all digits that they need to be read back exactly. A
-/// pose that is not finite has no line (readers of the format do not expect one).
+/// The timestamp is that of the frame in seconds, or its number in the clip where the source knows none, so that frames
+/// that were left out shift nothing against a ground truth. The quaternion is of unit length with `qw >= 0`. Numbers have
+/// all digits that they need to be read back exactly. A pose that is not finite has no line (readers of the format do not
+/// expect one).
 pub struct Trajectory {
     file: PendingFile,
     poses: usize,

@@ -56,10 +56,9 @@ impl<'a> Loader<'a> {
     /// Stores the weight of a product: this loader's dtype and device. Numbers that are too large for float16 are an
     /// error: infinite weights would answer with NaN.
     pub(crate) fn store(&self, weight: &Tensor) -> Result<Tensor, ModelError> {
-        let float = match self.dtype {
-            DType::BF16 => FloatType::Bf16,
-            DType::F16 => FloatType::F16,
-            _ => return Ok(weight.to_device(self.device)?),
+        let float = match FloatType::of(self.dtype) {
+            None | Some(FloatType::F32) => return Ok(weight.to_device(self.device)?),
+            Some(float) => float,
         };
         let halves = with_numbers(weight, |numbers| float.encode(numbers))?;
         let halves = halves.map_err(|_| ModelError::Float16 { place: self.path.clone() })?;
@@ -67,8 +66,8 @@ impl<'a> Loader<'a> {
     }
 }
 
-/// What `body` makes of the numbers of a float32 tensor in main memory, in all threads that it likes: Candle's own conversions
-/// and products of elements use one.
+/// What `body` makes of the numbers of a float32 tensor in main memory, in all threads that it likes: Candle's own conversions use
+/// one.
 fn with_numbers<T>(tensor: &Tensor, body: impl FnOnce(&[f32]) -> T) -> candle_core::Result<T> {
     let tensor = tensor.contiguous()?;
     let (storage, layout) = tensor.storage_and_layout();
@@ -97,7 +96,7 @@ impl Linear {
         let weight = at.host("weight")?;
         let gammas = gamma.to_vec1::<f32>()?;
         let inputs = weight.elem_count() / gammas.len().max(1);
-        let mut scaled = with_numbers(&weight, <[f32]>::to_vec)?;
+        let mut scaled = weight.flatten_all()?.to_vec1::<f32>()?;
         if inputs > 0 {
             let rows = scaled.par_chunks_mut(inputs).zip(&gammas);
             rows.for_each(|(row, gamma)| row.iter_mut().for_each(|weight| *weight *= gamma));

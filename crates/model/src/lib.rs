@@ -24,7 +24,7 @@ pub use trace::Observer;
 
 use aggregator::Aggregator;
 use camera_head::CameraHead;
-use checkpoint::Weights;
+use checkpoint::{FloatType, Weights};
 use config::Config;
 use dense_head::DenseHead;
 use layers::Loader;
@@ -95,7 +95,7 @@ impl Model {
 
 /// That the trunk can be stored as `dtype` and `device` has kernels for all heads.
 fn check(config: &Config, dtype: DType, device: &Device) -> Result<(), ModelError> {
-    if ![DType::F32, DType::BF16, DType::F16].contains(&dtype) {
+    if FloatType::of(dtype).is_none() {
         return Err(ModelError::DType(dtype));
     }
     let channels = config.embed_dim;

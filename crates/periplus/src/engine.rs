@@ -44,8 +44,7 @@ impl Engine {
     /// # Errors
     /// A network for pictures that no memory holds.
     pub fn preprocess(&self, resize: Resize) -> Result<Preprocess, ImageSizeError> {
-        let patch = u32::try_from(self.config().patch_size).unwrap_or(u32::MAX);
-        Preprocess::new(self.config().image_size(), patch, resize)
+        preprocess(self.config(), self.config().image_size(), resize)
     }
 
     /// The network itself, for those who want tensors.
@@ -60,4 +59,14 @@ impl Engine {
     pub fn session(&self, config: SessionConfig) -> Result<Session, EngineError> {
         Session::new(Arc::clone(&self.model), config)
     }
+}
+
+/// What fits pictures to a network of `config`: to `image_size` pixels, cut into its patches. What it was trained on, and suits it
+/// best, [`Engine::preprocess`] takes by itself.
+///
+/// # Errors
+/// An image size that is not made of whole patches, or too large for memory.
+pub fn preprocess(config: &Config, image_size: u32, resize: Resize) -> Result<Preprocess, ImageSizeError> {
+    let patch = u32::try_from(config.patch_size).unwrap_or(u32::MAX);
+    Preprocess::new(image_size, patch, resize)
 }

@@ -42,7 +42,7 @@ pub use periplus_model::checkpoint::Weights;
 pub use periplus_model::config::{Config, StreamSettings};
 pub use periplus_model::{Answers, Model, ModelError, Prediction, Stream, checkpoint, config};
 
-pub use engine::Engine;
+pub use engine::{Engine, preprocess};
 pub use error::EngineError;
 pub use keyframes::{Keyframes, keyframe_interval};
 pub use session::{Session, SessionConfig, SessionStats};

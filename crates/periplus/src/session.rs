@@ -81,8 +81,8 @@ impl Session {
     /// per frame.
     ///
     /// # Errors
-    /// A frame that is not made of whole patches, whose viewport is impossible or of another size, or of another size than the first, an answer that is not a number, or a
-    /// device that fails. The frame is then dropped and the session is as it was before.
+    /// A frame that is not made of whole patches, whose viewport is impossible or of another picture, or that is of another
+    /// size than the first; an answer that is not a number; a device that fails. The frame is then dropped and the session is as it was before.
     pub fn push(&mut self, frame: Frame) -> Result<Vec<FrameOutput>, EngineError> {
         self.check(&frame)?;
         let waiting = match &mut self.phase {

@@ -1,6 +1,6 @@
 //! The number types that weights are stored in.
 
-use candle_core::DType;
+use candle_core::{DType, Device};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use rayon::prelude::*;
@@ -21,6 +21,16 @@ pub enum FloatType {
 }
 
 impl FloatType {
+    /// The type that tensors of `dtype` are stored in, if weights can be.
+    pub fn of(dtype: DType) -> Option<Self> {
+        [Self::F32, Self::Bf16, Self::F16].into_iter().find(|&float| DType::from(float) == dtype)
+    }
+
+    /// What suits `device`: float32 on the CPU, where all arithmetic is, and bfloat16 on a card.
+    pub fn suited_to(device: &Device) -> Self {
+        if device.is_cuda() { Self::Bf16 } else { Self::F32 }
+    }
+
     /// Bytes of a number.
     pub fn size(self) -> usize {
         match self {
