@@ -1,10 +1,9 @@
 // Instructions of compute capability 9.0 that C++ has no words for: barriers in shared memory that copies report to, and
 // the products of a warpgroup (wgmma).
 #pragma once
+#include "driver.cuh"
 #include "element.h"
 #include "instructions.cuh"
-#include <cuda.h>
-#include <cuda_runtime_api.h>
 
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #error "wgmma needs -gencode=arch=compute_90a,code=sm_90a and no other target"
@@ -68,13 +67,6 @@ template <int STAGES> struct Ring {
     }
 };
 
-// A function of the driver, looked up so that nothing links against the driver; null if it has none of that name.
-template <typename Function> Function *driver_function(const char *name) {
-    void *entry = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    cudaGetDriverEntryPointByVersion(name, &entry, 12000, cudaEnableDefault, &result);
-    return (Function *)entry;
-}
 inline decltype(cuTensorMapEncodeTiled) *tiled_encoder() {
     static const auto encode = driver_function<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
     return encode;

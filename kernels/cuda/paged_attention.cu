@@ -6,6 +6,7 @@
 #include "early_launch.cuh"
 #include "key_tiles.cuh"
 #include "numbers.cuh"
+#include "shared_memory.cuh"
 
 namespace {
 constexpr int THREADS = 128, WARPS = THREADS / 32;
@@ -329,16 +330,16 @@ template <typename T> __global__ void __launch_bounds__(THREADS) merge_kernel(co
     }
 }
 
-template <typename Kernel>
-cudaError_t launch(Kernel kernel, size_t bytes, uint32_t queries, const PagedAttention *a, cudaStream_t stream) {
-    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+template <auto kernel>
+cudaError_t launch(size_t bytes, uint32_t queries, const PagedAttention *a, cudaStream_t stream) {
+    cudaError_t error = allow_shared_memory<kernel>(bytes);
     if (error != cudaSuccess) return error;
     const dim3 blocks((a->tokens + queries - 1) / queries, a->heads, a->batch * a->splits);
     error = launch_early(kernel, blocks, THREADS, bytes, stream, *a);
     return error != cudaSuccess || a->splits == 1 ? error : paged_attention_merge(a, stream);
 }
 template <typename T, int DIM> cudaError_t launch_16(const PagedAttention *a, cudaStream_t stream) {
-    return launch(kernel_16<T, DIM>, sizeof(Shared16<T, DIM>), QUERIES_16, a, stream);
+    return launch<kernel_16<T, DIM>>(sizeof(Shared16<T, DIM>), QUERIES_16, a, stream);
 }
 template <typename T> cudaError_t launch_16(const PagedAttention *a, cudaStream_t stream) {
     switch (a->head_dim) {
@@ -351,8 +352,8 @@ template <typename T> cudaError_t launch_16(const PagedAttention *a, cudaStream_
 uint32_t queries_a_warp_32(const PagedAttention *a) { return a->tokens > WARPS ? 4 : 1; }
 template <int DIM> cudaError_t launch_32(const PagedAttention *a, cudaStream_t stream) {
     const size_t bytes = sizeof(Tiles<float, DIM, TILE_32>);
-    return queries_a_warp_32(a) == 4 ? launch(kernel_32<DIM, 4>, bytes, WARPS * 4, a, stream)
-                                     : launch(kernel_32<DIM, 1>, bytes, WARPS, a, stream);
+    return queries_a_warp_32(a) == 4 ? launch<kernel_32<DIM, 4>>(bytes, WARPS * 4, a, stream)
+                                     : launch<kernel_32<DIM, 1>>(bytes, WARPS, a, stream);
 }
 } // namespace
 

@@ -12,6 +12,7 @@
 #include "early_launch.cuh"
 #include "hopper.cuh"
 #include "key_tiles.cuh"
+#include "shared_memory.cuh"
 
 namespace {
 constexpr int DIM = 64;
@@ -391,7 +392,7 @@ template <typename T> cudaError_t launch(const PagedAttention *a, cudaStream_t s
     if (!encode_pool(&frame_map, a, frames) || !encode_pool(&special_map, a, special)) return cudaErrorInvalidValue;
 
     const int bytes = sizeof(Shared<T>);
-    cudaError_t error = cudaFuncSetAttribute(attention_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    cudaError_t error = allow_shared_memory<attention_kernel<T>>(bytes);
     if (error != cudaSuccess) return error;
     const dim3 grid((a->tokens + QUERIES - 1) / QUERIES, a->heads, a->batch * a->splits);
     error = launch_early(attention_kernel<T>, grid, THREADS, bytes, stream, query_map, frame_map, special_map, *a);

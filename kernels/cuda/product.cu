@@ -8,6 +8,7 @@
 #include "instructions.cuh"
 #include "product_epilogue.cuh"
 #include "product_few_rows.h"
+#include "shared_memory.cuh"
 
 namespace {
 constexpr int THREADS = 128;
@@ -280,21 +281,21 @@ template <int PIECE> __global__ void __launch_bounds__(THREADS) kernel_32(const 
 uint64_t blocks_of(const Product &p, int rows, int outputs) {
     return (rows_of(p) + rows - 1) / rows * ((p.outputs - 1) / outputs + 1);
 }
-template <typename T, int ROWS, int OUTPUTS, typename Kernel>
-cudaError_t launch(Kernel kernel, const Product &p, cudaStream_t stream) {
+template <auto kernel, typename T, int ROWS, int OUTPUTS>
+cudaError_t launch(const Product &p, cudaStream_t stream) {
     const uint64_t blocks = blocks_of(p, ROWS, OUTPUTS);
     if (blocks > INT32_MAX) return cudaErrorInvalidValue;
     const Job job = {p, (uint32_t)rows_of(p), (uint32_t)out_size(p.height, p), (uint32_t)out_size(p.width, p)};
     constexpr int BYTES = sizeof(Shared<T, ROWS, OUTPUTS>);
     static_assert(BYTES <= 99 << 10, "the most that a block may have on compute capability 8.6");
-    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
+    const cudaError_t error = allow_shared_memory<kernel>(BYTES);
     if (error != cudaSuccess) return error;
     kernel<<<(unsigned)blocks, THREADS, BYTES, stream>>>(job);
     return cudaGetLastError();
 }
 template <typename T, int ROWS, int OUTPUTS, int WARPS_DOWN, int PIECE = 16>
 cudaError_t launch_16(const Product &p, cudaStream_t stream) {
-    return launch<T, ROWS, OUTPUTS>(kernel_16<T, ROWS, OUTPUTS, WARPS_DOWN, PIECE>, p, stream);
+    return launch<kernel_16<T, ROWS, OUTPUTS, WARPS_DOWN, PIECE>, T, ROWS, OUTPUTS>(p, stream);
 }
 
 // Whether pixels and weights may be copied `bytes` at a time.
@@ -322,8 +323,8 @@ template <typename T> cudaError_t launch_16(const Product &p, cudaStream_t strea
     return middle <= small ? launch_16<T, 128, 64, 2>(p, stream) : launch_16<T, 64, 64, 2>(p, stream);
 }
 cudaError_t launch_32(const Product &p, cudaStream_t stream) {
-    return copied_by(p, 16, 4) ? launch<float, ROWS_32, OUTPUTS_32>(kernel_32<16>, p, stream)
-                               : launch<float, ROWS_32, OUTPUTS_32>(kernel_32<4>, p, stream);
+    return copied_by(p, 16, 4) ? launch<kernel_32<16>, float, ROWS_32, OUTPUTS_32>(p, stream)
+                               : launch<kernel_32<4>, float, ROWS_32, OUTPUTS_32>(p, stream);
 }
 } // namespace
 

@@ -8,6 +8,7 @@
 #include "early_launch.cuh"
 #include "hopper.cuh"
 #include "product_epilogue.cuh"
+#include "shared_memory.cuh"
 
 namespace {
 constexpr int ROWS = 128, DEPTH = 64;  // of a tile, and terms of a step
@@ -320,10 +321,9 @@ template <typename T, typename P> cudaError_t launch(const Product &p, cudaStrea
     const uint64_t blocks = blocks_of<P>(p);
     if (blocks >= 1u << 31) return cudaErrorInvalidValue;
     const int bytes = sizeof(Shared<T, P>);
-    const auto kernel = product_kernel<T, P>;
-    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    const cudaError_t error = allow_shared_memory<product_kernel<T, P>>(bytes);
     if (error != cudaSuccess) return error;
-    return launch_early(kernel, dim3((uint32_t)blocks), THREADS, bytes, stream, x_map, weight_map, p, tiles_across<P>(p));
+    return launch_early(product_kernel<T, P>, dim3((uint32_t)blocks), THREADS, bytes, stream, x_map, weight_map, p, tiles_across<P>(p));
 }
 
 // Nanoseconds that a plan takes on `multiprocessors` of an H200.
