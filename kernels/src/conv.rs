@@ -356,7 +356,7 @@ impl InplaceOp3 for AddPlane {
         v_layout: &Layout,
     ) -> Result<()> {
         let [frames, h, w, c] = Self::check(x_layout, u_layout, v_layout)?;
-        let device = &u.device;
+        let device = &x.device;
         let waves =
             [cuda::memory("add_plane: u", device, u, u_layout)?, cuda::memory("add_plane: v", device, v, v_layout)?];
         let x = cuda::memory("add_plane: x", device, x, x_layout)?;

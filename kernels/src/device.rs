@@ -70,7 +70,7 @@ pub fn best() -> (Device, Option<DeviceError>) {
     }
 }
 
-/// A moment in the work of a device, seen from the thread that makes it.
+/// A moment in the work of a device.
 #[derive(Debug)]
 pub struct Moment(Clock);
 
@@ -82,7 +82,7 @@ enum Clock {
 }
 
 impl Moment {
-    /// On the CPU, now. On a card, when it will have done what this thread has asked of it so far; nothing waits for that.
+    /// On the CPU, now. On a card, when it will have done what is in this device's [`queue`] so far; nothing waits for that.
     ///
     /// # Errors
     /// When the card refuses.
@@ -94,7 +94,7 @@ impl Moment {
         }
     }
 
-    /// The time from `earlier`, of the same device and thread, to this moment. On a card this waits until it has come.
+    /// The time from `earlier`, of the same device, to this moment. On a card this waits until it has come.
     ///
     /// # Errors
     /// When the card has failed, or the moments are of different devices.
@@ -131,8 +131,8 @@ pub fn enter(device: &Device) {
     let _ = device;
 }
 
-/// Bytes of the card's memory that are taken, by whom ever; `None` for the CPU. What a program has freed on a card that is
-/// [`prepare`]d counts, too.
+/// Bytes of the card's memory that are taken, by whom ever; `None` for the CPU. What a program has freed on a card that it has a
+/// [`queue`] on counts, too.
 ///
 /// # Errors
 /// When the card refuses.
@@ -144,7 +144,7 @@ pub fn memory_taken(device: &Device) -> Result<Option<u64>> {
     }
 }
 
-/// Opens NVIDIA card `number`, counted from 0, for [`prepare`]d use.
+/// Opens NVIDIA card `number`, counted from 0: a [`queue`] on it.
 ///
 /// # Errors
 /// [`DeviceError::NotBuilt`].
@@ -153,17 +153,17 @@ pub fn open_cuda(_number: usize) -> std::result::Result<Device, DeviceError> {
     Err(DeviceError::NotBuilt)
 }
 
-/// Makes `device` ready for the operations of this crate. Anything but a card is.
+/// A queue of its own on `device`, for the operations of this crate. The CPU has none, and is itself.
 ///
 /// # Errors
 /// None.
 #[cfg(not(feature = "cuda"))]
-pub fn prepare(_device: &Device) -> std::result::Result<(), DeviceError> {
-    Ok(())
+pub fn queue(device: &Device) -> std::result::Result<Device, DeviceError> {
+    Ok(device.clone())
 }
 
 #[cfg(feature = "cuda")]
-pub use card::{open_cuda, prepare};
+pub use card::{open_cuda, queue};
 
 #[cfg(feature = "cuda")]
 mod card {
@@ -183,7 +183,7 @@ mod card {
     /// The driver's version as it counts: CUDA 13.0.
     const RUNTIME: i32 = 13_000;
 
-    /// Opens NVIDIA card `number`, counted from 0, and [`prepare`]s it.
+    /// Opens NVIDIA card `number`, counted from 0: a [`queue`] on it.
     ///
     /// # Errors
     /// When there is no driver, it is too old, or the card is not there or not one that the kernels run on; the
@@ -207,24 +207,33 @@ mod card {
         if number >= count {
             return Err(DeviceError::NoSuchCard { number, count });
         }
-        let device = Device::new_cuda(number).map_err(|error| match cuda_error(&error) {
-            Some(CudaError::Cublas(_) | CudaError::Curand(_)) => DeviceError::NoLibraries(error),
-            _ => DeviceError::Refused(error),
-        })?;
-        prepare(&device)?;
-        Ok(device)
+        queue_on(number)
     }
 
-    /// Makes `device` ready for the operations of this crate. Anything but a card is.
+    /// A queue of its own on `device`, for the operations of this crate. The CPU has none, and is itself.
     ///
-    /// Uses of memory on several streams are no longer tracked by events, which would cost two a tensor: each thread has a
-    /// stream of its own, and a tensor goes from one to another only when the first has waited for its work. Memory
-    /// that is freed stays with the program, so that the next frame need not ask for it.
+    /// An operation on a card goes to the queue of what it works on, and is done after all that is in it. Weights that have been
+    /// waited for may be read from any. Nothing orders two queues: a tensor goes from one to another by way of main memory.
+    ///
+    /// Candle's own [`Device::new_cuda`] has one for each thread instead, which ends with it; one driver was seen to wait for ever
+    /// where a thread with such a queue ended.
+    ///
+    /// Memory that is freed stays with the program, so that the next frame need not ask for it.
     ///
     /// # Errors
     /// When the kernels do not run on the card, which is named, or it refuses.
-    pub fn prepare(device: &Device) -> std::result::Result<(), DeviceError> {
-        let Device::Cuda(cuda) = device else { return Ok(()) };
+    pub fn queue(device: &Device) -> std::result::Result<Device, DeviceError> {
+        match device {
+            Device::Cuda(cuda) => queue_on(cuda.cuda_stream().context().ordinal()),
+            _ => Ok(device.clone()),
+        }
+    }
+
+    fn queue_on(number: usize) -> std::result::Result<Device, DeviceError> {
+        let cuda = CudaDevice::new_with_stream(number).map_err(|error| match cuda_error(&error) {
+            Some(CudaError::Cublas(_) | CudaError::Curand(_)) => DeviceError::NoLibraries(error),
+            _ => DeviceError::Refused(error),
+        })?;
         let stream = cuda.cuda_stream();
         let context = stream.context();
         let attribute = |attribute| context.attribute(attribute).w();
@@ -233,7 +242,8 @@ mod card {
         if !runs_on((major, minor), ARCHITECTURES) {
             return Err(DeviceError::Unsupported { name: context.name().w()?, major, minor, built: ARCHITECTURES });
         }
-        // SAFETY: streams are synchronised where tensors change threads, as said above.
+        // Events would cost two a tensor.
+        // SAFETY: what two queues share has been waited for, as said above.
         unsafe { cuda.disable_event_tracking() };
         let mut pool = std::ptr::null_mut();
         let mut kept = u64::MAX;
@@ -248,7 +258,7 @@ mod card {
             .result()
             .w()?;
         }
-        Ok(())
+        Ok(Device::Cuda(cuda))
     }
 
     /// What CUDA said, if it said it.

@@ -11,10 +11,10 @@ pub struct Download {
 }
 
 impl Download {
-    /// The elements of each tensor, float32 and contiguous. What the thread has asked of the device is then done.
+    /// The elements of each tensor, float32 and contiguous. What is in their [`queue`](crate::device::queue) is then done.
     ///
     /// # Errors
-    /// When a tensor is not contiguous or not float32, they are on different devices, or the device has failed.
+    /// When a tensor is not contiguous or not float32, they are not all of one queue, or the device has failed.
     pub fn read(&mut self, tensors: &[Tensor]) -> Result<Vec<Vec<f32>>> {
         match tensors.first().map(Tensor::device) {
             #[cfg(feature = "cuda")]
@@ -32,6 +32,7 @@ mod card {
     use super::{Result, Tensor};
     use crate::cuda::{self, Memory};
     use crate::operand::Operand;
+    use candle_core::backend::BackendDevice;
     use candle_core::cuda_backend::cudarc::driver::{PinnedHostSlice, sys::cuMemcpyDtoHAsync_v2};
     use candle_core::cuda_backend::{CudaDevice, WrapErr};
     use candle_core::{DType, bail};
@@ -86,9 +87,12 @@ mod card {
         }
     }
 
-    /// Queues the copies, which are done when the stream of this thread is.
+    /// Queues the copies.
     fn queue(device: &CudaDevice, mut rest: &mut [f32], tensors: &[Tensor]) -> Result<()> {
         for tensor in tensors {
+            if !tensor.device().as_cuda_device()?.same_device(device) {
+                bail!("{OP}: the results are of more than one queue")
+            }
             let operand = Operand::read(tensor);
             let from = operand.memory(OP, device)?.expect(OP, DType::F32)?;
             let (to, after) = rest.split_at_mut(tensor.elem_count());

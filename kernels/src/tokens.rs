@@ -7,7 +7,7 @@ use crate::operand::Operand;
 use crate::operand::{slice, zeros};
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp2, Device, Layout, Result, Shape, Tensor, bail};
 
 /// The channels of a, then those of b: `[.., c]` and `[.., d]` -> `[.., c + d]`, float32.
 ///
@@ -20,22 +20,26 @@ pub fn join_channels(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// The rows of all tensors, one after the other: `[a, ..]`, `[b, ..]` .. -> `[a + b + .., ..]`, of any one type. On a card these
 /// are copies of memory and no kernel of Candle's, which the driver would have to compile at its first use.
 ///
+/// They go to the [`queue`](crate::device::queue) of `device`: weights, which may be all there is, are of another.
+///
 /// # Errors
-/// When there is none, shapes or types do not fit together, or one is not contiguous (on a card).
-pub fn concat(tensors: &[Tensor]) -> Result<Tensor> {
-    match tensors {
-        [] => bail!("concat: no tensors"),
-        [one] => Ok(one.clone()),
+/// When there is none, shapes or types do not fit together, they are not on `device`, or one is not contiguous (on a card).
+pub fn concat(tensors: &[Tensor], device: &Device) -> Result<Tensor> {
+    match (tensors, device) {
+        ([], _) => bail!("concat: no tensors"),
+        ([first, ..], _) if first.device().location() != device.location() => {
+            bail!("concat: not on the device asked for")
+        }
+        ([one], _) if one.device().same_device(device) => Ok(one.clone()),
         #[cfg(feature = "cuda")]
-        [first, ..] if first.device().is_cuda() => concat_on_card(first, tensors),
+        ([first, ..], Device::Cuda(cuda)) => concat_on_card(first, tensors, cuda),
         _ => Tensor::cat(tensors, 0),
     }
 }
 
 #[cfg(feature = "cuda")]
-fn concat_on_card(first: &Tensor, tensors: &[Tensor]) -> Result<Tensor> {
-    use candle_core::{Device, Storage, op::BackpropOp};
-    let Device::Cuda(device) = first.device() else { bail!("concat: not on a card") };
+fn concat_on_card(first: &Tensor, tensors: &[Tensor], device: &candle_core::CudaDevice) -> Result<Tensor> {
+    use candle_core::{Storage, op::BackpropOp};
     let mut rows = 0;
     for tensor in tensors {
         match (tensor.dims(), first.dims()) {

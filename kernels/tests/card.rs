@@ -10,6 +10,7 @@ use candle_core::{DType, Device, Tensor};
 use common::{Random, assert_close, assert_error, wide};
 use periplus_kernels::attention::{paged_attention, self_attention};
 use periplus_kernels::conv::{add_plane, conv2d, conv2d_add, depth_to_space, relu_in_place};
+use periplus_kernels::device::{open_cuda, queue};
 use periplus_kernels::download::Download;
 use periplus_kernels::linear::{Activation, linear, linear_add};
 use periplus_kernels::modulation::modulate;
@@ -32,7 +33,7 @@ struct Bench {
 
 impl Bench {
     fn new(seed: u64) -> Option<Self> {
-        let card = periplus_kernels::device::open_cuda(0).inspect_err(|reason| println!("skipped: {reason}")).ok();
+        let card = open_cuda(0).inspect_err(|reason| println!("skipped: {reason}")).ok();
         assert!(card.is_some() || std::env::var_os("PERIPLUS_NEEDS_CARD").is_none(), "there is no card");
         let card = card?;
         Some(Self { card, random: Random::new(seed) })
@@ -291,12 +292,20 @@ fn tokens_side_by_side_and_modulated() {
     let Some(mut bench) = Bench::new(8) else { return };
     for dtype in DTYPES {
         let [a, b, c] = [3, 1, 5].map(|rows| bench.pair(&[rows, 7], dtype));
-        let cpu = concat(&[a.1, b.1.clone(), c.1]).unwrap();
-        assert_same(&concat(&[a.0, b.0.clone(), c.0]).unwrap(), &cpu, 1e-30);
-        assert_same(&concat(&[b.0]).unwrap(), &b.1, 1e-30);
+        let cpu = concat(&[a.1, b.1.clone(), c.1], &Device::Cpu).unwrap();
+        bench.card.synchronize().unwrap();
+        let other = queue(&bench.card).unwrap();
+        for queue in [&bench.card, &other] {
+            for (rows, expected) in [(vec![a.0.clone(), b.0.clone(), c.0.clone()], &cpu), (vec![b.0.clone()], &b.1)] {
+                let joined = concat(&rows, queue).unwrap();
+                assert!(joined.device().same_device(queue));
+                assert_same(&joined, expected, 1e-30);
+            }
+        }
     }
     let ((a, cpu_a), (b, cpu_b)) = (bench.float(&[2, 9, 12]), bench.float(&[2, 9, 5]));
-    assert_error(concat(&[a.clone(), b.narrow(0, 0, 1).unwrap()]), &["[2, 9, 12]"]);
+    assert_error(concat(&[a.clone(), b.narrow(0, 0, 1).unwrap()], a.device()), &["[2, 9, 12]"]);
+    assert_error(concat(std::slice::from_ref(&a), &Device::Cpu), &["not on the device"]);
     assert_same(&join_channels(&a, &b).unwrap(), &join_channels(&cpu_a, &cpu_b).unwrap(), 1e-30);
     let ((x, cpu_x), (n, cpu_n)) = (bench.float(&[3, 40]), bench.float(&[3, 40]));
     let (m, cpu_m) = bench.float(&[3, 120]);
@@ -314,6 +323,8 @@ fn results_come_to_main_memory_together() {
             assert_eq!(*found, cpu.narrow(0, scale - 1, 1).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap());
         }
     }
+    let elsewhere = Tensor::zeros(3, DType::F32, &queue(&bench.card).unwrap()).unwrap();
+    assert_error(download.read(&[bench.float(&[3]).0, elsewhere]), &["more than one queue"]);
     let (half, _) = bench.pair(&[4], DType::BF16);
     assert_error(download.read(&[half]), &["BF16"]);
 }

@@ -2,9 +2,13 @@
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
+use std::sync::Arc;
 use std::thread;
 
-use periplus::{Config, DType, Device, Engine, FrameOutput, Keyframes, Session, SessionConfig, Weights};
+use periplus::{
+    Answers, Config, DType, Device, Engine, FrameOutput, Keyframes, Model, Prediction, Session, SessionConfig, Stream,
+    Weights,
+};
 use periplus_tests::{Golden, card, check_keyframes, engine, errors, frames, session, stream};
 
 const FLOAT32: f64 = 1e-4;
@@ -130,6 +134,56 @@ fn engines_are_shared_and_sessions_move_between_threads() {
     }
     thread::spawn(move || drop(engine)).join().unwrap();
     assert_eq!(bits(&stream(&golden, DType::BF16, &card)), expected);
+}
+
+/// What a stream does is ordered by its own queue, whoever asks and reads; frames may come from another.
+#[test]
+fn a_stream_has_a_queue_of_its_own() {
+    let Some(card) = card() else { return };
+    let golden = Golden::open("stream");
+    let weights = Weights::synthetic(golden.config.clone(), golden.weights_seed()).unwrap();
+    let settings = &golden.config.stream;
+    let frames = golden.frames().narrow(0, 0, settings.scale_frames).unwrap();
+    let mut expected = None;
+    // Candle's own device has a queue for each thread.
+    for device in [card, Device::new_cuda(0).unwrap()] {
+        let model = Arc::new(Model::load(&weights, DType::BF16, &device).unwrap());
+        let mut streams = [(); 2].map(|()| Stream::new(Arc::clone(&model), settings, Answers::All).unwrap());
+        assert!(!streams[0].device().same_device(streams[1].device()));
+        for (stream, place) in streams.iter_mut().zip([&Device::Cpu, &device]) {
+            let frames = frames.to_device(place).unwrap();
+            // Nobody waits, neither for the frames to be there nor, on the thread that asks, for the answer.
+            let push = || stream.push(&frames, true).unwrap();
+            let Prediction { pose_enc, depth, .. } = thread::scope(|scope| scope.spawn(push).join().unwrap());
+            let numbers =
+                [pose_enc, depth.unwrap().0].map(|part| part.flatten_all().unwrap().to_vec1::<f32>().unwrap());
+            assert_eq!(*expected.get_or_insert_with(|| numbers.clone()), numbers);
+        }
+    }
+}
+
+/// A driver was seen to wait for ever where a thread ended that had a queue of its own (CUDA's per-thread default stream), while others
+/// queued work: in one run of this test out of six, on a card that other programs load.
+#[test]
+fn threads_end_while_others_work() {
+    let Some(card) = card() else { return };
+    let golden = Golden::open("stream");
+    let engine = engine(&golden, DType::BF16, &card);
+    let frames = frames(&golden);
+    thread::scope(|scope| {
+        for worker in 0..12 {
+            let (golden, engine, frames) = (&golden, &engine, &frames);
+            scope.spawn(move || {
+                for _ in 0..20 {
+                    let mut session = session(golden, engine);
+                    for frame in frames {
+                        let mut push = || session.push(frame.clone()).map(drop).unwrap();
+                        if worker % 2 == 0 { push() } else { thread::scope(|scope| scope.spawn(push).join().unwrap()) }
+                    }
+                }
+            });
+        }
+    });
 }
 
 #[test]

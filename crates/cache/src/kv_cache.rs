@@ -170,8 +170,6 @@ impl KvCache {
             for layer in &self.layers {
                 layer.retain(plan)?;
             }
-            // The next pass may come from another thread, which on a card has a stream of its own.
-            self.storage.device().synchronize()?;
         }
         if let Some(plan) = self.open.take() {
             self.pages.commit(plan);

@@ -147,7 +147,7 @@ fn measure(
     let window = stream.window;
     let mut session = engine.session(SessionConfig { stream, ..engine.config().into() })?;
     let mut noise = (0..).map(|index| noise(arguments.image_size, index));
-    let stages = StageTimes::new(device);
+    let stages = StageTimes::new(session.device());
     let mut times = |session: &mut Session, count: usize| -> Result<Vec<_>, Failure> {
         noise.by_ref().take(count).map(|frame| timed(&stages, session, frame)).collect()
     };

@@ -59,7 +59,7 @@ impl Aggregator {
             rows.push(self.scale_token.i(scale)?);
             rows.push(patches.i(i)?);
         }
-        let x = concat(&rows)?;
+        let x = concat(&rows, patches.device())?;
         let (tokens, channels) = (x.dim(0)? / frames.max(1), x.dim(1)?);
         Ok(x.reshape((frames, tokens, channels))?)
     }

@@ -95,7 +95,8 @@ impl CameraHead {
         let frames = base.dim(0)?;
         let pose = Tensor::zeros((frames, POSE), DType::F32, base.device())?;
         for (pass, stores) in cache.0.chunks_mut(self.trunk.len()).enumerate() {
-            let given = if pass == 0 { concat(&vec![self.empty_pose.clone(); frames])? } else { pose.clone() };
+            let given =
+                if pass == 0 { concat(&vec![self.empty_pose.clone(); frames], base.device())? } else { pose.clone() };
             let embedded = self.embed_pose.forward(&given, Activation::Silu)?;
             let modulation = self.modulation.forward(&embedded, Activation::Identity)?;
             let x = modulate(&base, &normed, &modulation)?.unsqueeze(0)?;

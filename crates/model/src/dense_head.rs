@@ -145,10 +145,11 @@ impl DenseHead {
     ///
     /// One frame at a time: at full resolution a frame's features are many times its tokens.
     pub(crate) fn forward(&self, taps: &[Tensor], grid: Grid, planes: &Planes) -> Result<(Tensor, Tensor), ModelError> {
-        let frames = taps.first().map_or(Ok(0), |tap| tap.dim(0))?;
-        let answers = (0..frames).map(|frame| self.frame(taps, frame, grid, planes)).collect::<Result<Vec<_>, _>>()?;
+        let tap = taps.first().ok_or_else(|| candle_core::Error::Msg("the dense head has no taps".into()))?;
+        let answers =
+            (0..tap.dim(0)?).map(|frame| self.frame(taps, frame, grid, planes)).collect::<Result<Vec<_>, _>>()?;
         let (values, confidences): (Vec<_>, Vec<_>) = answers.into_iter().unzip();
-        Ok((concat(&values)?, concat(&confidences)?))
+        Ok((concat(&values, tap.device())?, concat(&confidences, tap.device())?))
     }
 
     /// The embeddings of places that pictures of `grid` ask for.

@@ -54,7 +54,7 @@ impl Model {
     /// A tensor that is missing or unusable, a `dtype` that weights are not stored in, a device that the kernels do not run on
     /// or not with heads of this width, or no memory.
     pub fn load(weights: &Weights, dtype: DType, device: &Device) -> Result<Self, ModelError> {
-        periplus_kernels::device::prepare(device)?;
+        let device = &periplus_kernels::device::queue(device)?;
         let config = weights.config().clone();
         check(&config, dtype, device)?;
         let root = Loader::new(weights, dtype, device);
@@ -72,7 +72,7 @@ impl Model {
             dtype,
             device: device.clone(),
         };
-        // Weights are read from the streams of other threads, too.
+        // Each stream reads them from a queue of its own.
         device.synchronize()?;
         Ok(model)
     }

@@ -1,6 +1,6 @@
 //! From pictures to patch tokens: a DINOv2 vision transformer with registers.
 
-use candle_core::{DType, IndexOp, Tensor};
+use candle_core::{DType, Device, IndexOp, Tensor};
 use periplus_kernels::attention::self_attention;
 use periplus_kernels::patches::patches;
 use periplus_kernels::tokens::concat;
@@ -73,7 +73,7 @@ impl PatchEmbed {
         let tokens = (0..frames.dim(0)?)
             .map(|frame| self.frame(&frames.narrow(0, frame, 1)?, grid, start))
             .collect::<Result<Vec<_>, _>>()?;
-        Ok(concat(&tokens)?)
+        Ok(concat(&tokens, frames.device())?)
     }
 
     fn frame(&self, pixels: &Tensor, grid: Grid, start: &Tensor) -> Result<Tensor, ModelError> {
@@ -89,11 +89,11 @@ impl PatchEmbed {
 
     /// What the embedded patches of `grid` are added to: `[1, 1 + registers + patches, channels]`, the class and register
     /// tokens and the positions of the patches.
-    pub(crate) fn start(&self, grid: Grid) -> Result<Tensor, ModelError> {
+    pub(crate) fn start(&self, grid: Grid, device: &Device) -> Result<Tensor, ModelError> {
         let channels = self.prefix.dim(1)?;
         let positions = resample_bicubic(&self.positions, self.side, channels, grid);
         let positions = Tensor::from_vec(positions, (grid.patches(), channels), self.prefix.device())?;
         let start = Tensor::cat(&[&self.prefix, &positions], 0)?.unsqueeze(0)?;
-        Ok(start.to_device(self.scale.device())?)
+        Ok(start.to_device(device)?)
     }
 }

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, IndexOp, Tensor};
+use candle_core::{DType, Device, IndexOp, Tensor};
 use periplus_cache::{CacheStats, KvCache, Pass};
+use periplus_kernels::device::{enter, queue};
 use periplus_kernels::rotary::Rotary;
 use periplus_kernels::tokens::concat;
 
@@ -18,10 +19,10 @@ use crate::{Model, ModelError, Observer};
 ///
 /// Frames are counted in cached ones: the scale frames take 0.., each keyframe the next number.
 ///
-/// On a card each thread's work is a queue of its own. A stream may go from thread to thread, and what it answers may be read
-/// by another, once the thread that pushed has waited: by reading an answer, or by `device.synchronize()`.
+/// On a card it has a [`queue`] of its own, so that streams do not wait for each other, and may go from thread to thread.
 pub struct Stream {
     model: Arc<Model>,
+    device: Device,
     answers: Answers,
     cache: KvCache,
     camera: CameraCache,
@@ -53,8 +54,7 @@ pub enum Answers {
     All,
 }
 
-/// What the network says of the frames pushed together. On a card it is being computed when `push` returns: read it on that
-/// thread, or wait there before another does.
+/// What the network says of the frames pushed together. On a card it is being computed when `push` returns, and reading it waits.
 #[derive(Debug, Clone)]
 pub struct Prediction {
     /// `[frames, 9]`: camera-to-world translation, quaternion x y z w, vertical and horizontal field of view in radians.
@@ -74,12 +74,14 @@ impl Stream {
     /// Settings out of range.
     pub fn new(model: Arc<Model>, settings: &StreamSettings, answers: Answers) -> Result<Self, ModelError> {
         settings.validate()?;
+        let device = queue(&model.device)?;
         let network = model.config();
         let cache = settings.cache(network.num_special());
         let head_dim = network.embed_dim / network.num_heads;
         Ok(Self {
-            cache: KvCache::new(cache, network.depth, network.num_heads, head_dim, model.dtype, &model.device)?,
-            camera: model.camera_head.cache(settings.camera_iterations, &model.device)?,
+            cache: KvCache::new(cache, network.depth, network.num_heads, head_dim, model.dtype, &device)?,
+            camera: model.camera_head.cache(settings.camera_iterations, &device)?,
+            device,
             model,
             answers,
             scale_frames: None,
@@ -90,6 +92,11 @@ impl Stream {
     /// The network that it runs through.
     pub fn model(&self) -> &Model {
         &self.model
+    }
+
+    /// Where it computes: on a card, its own [`queue`], in which everything that it answers is.
+    pub fn device(&self) -> &Device {
+        &self.device
     }
 
     /// Frames, pages and bytes in use.
@@ -126,13 +133,11 @@ impl Stream {
         keyframe: bool,
         observer: Option<Observer<'_>>,
     ) -> Result<Prediction, ModelError> {
-        periplus_kernels::device::enter(&self.model.device);
+        enter(&self.device);
         self.abandon();
         let prediction = self.run(frames, keyframe, &mut Trace(observer));
         if prediction.is_err() {
             self.abandon();
-            // What is queued still writes to pages that are free now, and another thread may push next.
-            let _ = self.model.device.synchronize();
         }
         prediction
     }
@@ -142,7 +147,7 @@ impl Stream {
     /// # Errors
     /// If there are none to keep, or a device fails.
     pub fn accept(&mut self) -> Result<(), ModelError> {
-        periplus_kernels::device::enter(&self.model.device);
+        enter(&self.device);
         self.cache.commit()?;
         self.camera.keep();
         self.scale_frames.get_or_insert(self.cache.frames());
@@ -151,10 +156,18 @@ impl Stream {
 
     /// Forgets the clip and keeps the memory.
     pub fn reset(&mut self) {
-        periplus_kernels::device::enter(&self.model.device);
+        enter(&self.device);
         self.cache.reset();
         self.camera.reset();
         self.scale_frames = None;
+    }
+
+    /// Frames on the stream's own device.
+    fn own(&self, frames: &Tensor) -> Result<Tensor, ModelError> {
+        let foreign = frames.device().is_cuda() && !frames.device().same_device(&self.device);
+        // Nothing orders two queues, so frames of another come by way of main memory.
+        let frames = if foreign { &frames.to_device(&Device::Cpu)? } else { frames };
+        Ok(frames.to_device(&self.device)?)
     }
 
     /// Takes back what the last push left open.
@@ -174,17 +187,18 @@ impl Stream {
             (Some(_), true) => Pass::Keyframe,
             (Some(_), false) => Pass::Candidate,
         };
+        let frames = self.own(frames)?;
         let time = self.cache.frames();
         let scale_frames = self.scale_frames.unwrap_or(count);
         let tables = match &mut self.tables {
             Some(tables) if tables.grid == grid => tables,
             Some(tables) if self.scale_frames.is_some() => return Err(model.other_size(tables.grid, grid)),
-            tables => tables.insert(Tables::new(&model, grid, self.answers)?),
+            tables => tables.insert(Tables::new(&model, grid, self.answers, &self.device)?),
         };
 
         let x = {
             let _span = tracing::trace_span!("patch_embed").entered();
-            let patches = model.patch_embed.forward(&frames.to_device(&model.device)?, grid, &tables.start)?;
+            let patches = model.patch_embed.forward(&frames, grid, &tables.start)?;
             trace.note(|| "patch_tokens".into(), &patches)?;
             model.aggregator.tokens(&patches, time, scale_frames)?
         };
@@ -195,7 +209,7 @@ impl Stream {
             let _span = tracing::trace_span!("camera_head").entered();
             let last = taps.last().ok_or_else(|| candle_core::Error::Msg("the aggregator has no taps".into()))?;
             let first = (0..count).map(|frame| last.i((frame, 0..1))).collect::<Result<Vec<_>, _>>()?;
-            model.camera_head.forward(&concat(&first)?, &mut self.camera)?
+            model.camera_head.forward(&concat(&first, &self.device)?, &mut self.camera)?
         };
         trace.note(|| "pose_enc".into(), &pose_enc)?;
         let depth = match &tables.depth_planes {
@@ -219,23 +233,25 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        periplus_kernels::device::enter(&self.model.device);
+        enter(&self.device);
+        // The weights may go with it, which its queue reads.
+        let _ = self.device.synchronize();
     }
 }
 
 impl Tables {
-    fn new(model: &Model, grid: Grid, answers: Answers) -> Result<Self, ModelError> {
+    fn new(model: &Model, grid: Grid, answers: Answers, device: &Device) -> Result<Self, ModelError> {
         let depth_head = (answers >= Answers::Depth).then_some(&model.depth_head);
         let point_head = model.point_head.as_ref().filter(|_| answers == Answers::All);
         let special = model.config.num_special();
         let head_dim = model.config.embed_dim / model.config.num_heads;
         Ok(Self {
             grid,
-            start: model.patch_embed.start(grid)?,
-            within_frame: rotary_2d(grid, special, head_dim, &model.device)?,
-            across_frames: Rotary3d::new(grid, special, &model.device)?,
-            depth_planes: depth_head.map(|head| head.planes(grid, &model.device)).transpose()?,
-            point_planes: point_head.map(|head| head.planes(grid, &model.device)).transpose()?,
+            start: model.patch_embed.start(grid, device)?,
+            within_frame: rotary_2d(grid, special, head_dim, device)?,
+            across_frames: Rotary3d::new(grid, special, device)?,
+            depth_planes: depth_head.map(|head| head.planes(grid, device)).transpose()?,
+            point_planes: point_head.map(|head| head.planes(grid, device)).transpose()?,
         })
     }
 }

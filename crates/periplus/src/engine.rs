@@ -25,8 +25,7 @@ impl Engine {
     /// its end, so it suits checkpoints that are known to stay within. The dense heads are float16 on a card for bfloat16, too,
     /// and eight times finer for it: a checkpoint whose depth differs between card and CPU wants float32.
     ///
-    /// A card that [`crate::device::open_cuda`] has not opened is made ready first: Candle then no longer tracks its tensors by
-    /// events, and memory that is freed there stays with the program until it ends.
+    /// On a card, memory that is freed stays with the program until it ends.
     ///
     /// # Errors
     /// A tensor that is missing or of the wrong shape, another `dtype`, a card that lacks the kernels, or too little memory.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 use periplus_frames::Frame;
 use periplus_geometry::{DepthMap, FrameOutput, PoseEncoding, Raster, WorldPoints};
 use periplus_kernels::download::Download;
@@ -129,6 +129,11 @@ impl Session {
         }
     }
 
+    /// Where it computes: on a card, a [`queue`](crate::device::queue) of its own, for [`Moment`](crate::device::Moment)s in its work.
+    pub fn device(&self) -> &Device {
+        self.stream.device()
+    }
+
     /// How it streams.
     pub fn config(&self) -> &SessionConfig {
         &self.config
@@ -169,8 +174,8 @@ impl Session {
             _ => return Ok(Vec::new()),
         };
         let started = Instant::now();
-        let tensors = frames.iter().map(|frame| pixels(self.stream.model(), frame)).collect::<Result<Vec<_>, _>>()?;
-        let prediction = self.stream.push(&concat(&tensors)?, true)?;
+        let tensors = frames.iter().map(|frame| pixels(frame, self.stream.device())).collect::<Result<Vec<_>, _>>()?;
+        let prediction = self.stream.push(&concat(&tensors, self.stream.device())?, true)?;
         let Host(numbers) = Host::read(&prediction, &mut self.download)?;
         let elapsed = started.elapsed() / u32::try_from(frames.len()).unwrap_or(u32::MAX);
         let outputs = frames
@@ -194,7 +199,7 @@ impl Session {
         };
         let started = Instant::now();
         let rule = self.config.keyframes;
-        let tensor = pixels(self.stream.model(), frame)?;
+        let tensor = pixels(frame, self.stream.device())?;
         let prediction = self.stream.push(&tensor, history.foreseen(rule))?;
         let Host(mut numbers) = Host::read(&prediction, &mut self.download)?;
         let numbers = numbers.pop().ok_or_else(|| EngineError::Answer("no frame".into()))?;
@@ -215,11 +220,11 @@ fn size(frame: &Frame) -> (usize, usize) {
     (frame.pixels.width(), frame.pixels.height())
 }
 
-/// `[1, height, width, 3]` bytes on the model's device.
-fn pixels(model: &Model, frame: &Frame) -> Result<Tensor, EngineError> {
+/// `[1, height, width, 3]` bytes.
+fn pixels(frame: &Frame, device: &Device) -> Result<Tensor, EngineError> {
     let (width, height) = size(frame);
     let _span = tracing::trace_span!("copies").entered();
-    Ok(Tensor::from_slice(frame.pixels.values().as_flattened(), (1, height, width, 3), model.device())?)
+    Ok(Tensor::from_slice(frame.pixels.values().as_flattened(), (1, height, width, 3), device)?)
 }
 
 /// A prediction copied to main memory, frame by frame.

@@ -65,10 +65,10 @@ impl Memory {
 
 /// Where a contiguous operand lies, of an operation that is to run on `device`. `what` names operation and operand.
 ///
-/// Reading and writing on several streams is not tracked (see [`crate::device::prepare`]), so an address may be used
+/// Reading and writing from several queues is not tracked (see [`crate::device::queue`]), so an address may be used
 /// as long as the storage lives.
 pub(crate) fn memory(what: &str, device: &CudaDevice, storage: &CudaStorage, layout: &Layout) -> Result<Memory> {
-    if !device.same_device(&storage.device) {
+    if device.location() != storage.device.location() {
         bail!("{what}: is not on the same card as the other operands")
     }
     let Some((start, _)) = layout.contiguous_offsets() else {
@@ -110,7 +110,7 @@ pub(crate) fn output(op: &str, device: &CudaDevice, dtype: DType, dims: &[usize]
     Ok((storage, memory))
 }
 
-/// The stream of this thread, with the device made current for the launch that follows.
+/// The queue of `device`, which is made current for the launch that follows.
 pub(crate) fn stream(device: &CudaDevice) -> Result<ffi::Stream> {
     let stream = device.cuda_stream();
     stream.context().bind_to_thread().w()?;

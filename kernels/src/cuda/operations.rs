@@ -5,7 +5,7 @@ use candle_core::cuda_backend::CudaDevice;
 use candle_core::{DType, Result};
 use std::ffi::c_int;
 
-/// Queues a kernel on the stream of this thread.
+/// Queues a kernel.
 macro_rules! launch {
     ($device:expr, $kernel:ident($($argument:expr),* $(,)?)) => {{
         let stream = stream($device)?;
