@@ -3,6 +3,33 @@
 #include "instructions.cuh"
 #include "paged_attention.h"
 
+// Blocks of `queries` queries, of all heads and groups.
+__host__ __device__ inline uint32_t blocks_across(const PagedAttention &a, uint32_t queries) {
+    return (a.tokens + queries - 1) / queries;
+}
+__host__ __device__ inline uint64_t blocks_of(const PagedAttention &a, uint32_t queries) {
+    return (uint64_t)blocks_across(a, queries) * a.heads * a.batch;
+}
+
+// What a thread block works on: `queries` queries of a head from `first_query` on, and a part of the keys that they see.
+struct Share {
+    uint32_t first_query, head, group, split, splits;
+
+    __device__ __forceinline__ Share(const PagedAttention &a, uint32_t queries) : split(0), splits(1) {
+        const uint32_t across = blocks_across(a, queries), shared = across * a.heads * a.batch - a.whole;
+        uint32_t block = blockIdx.x;
+        if (block >= a.whole) {
+            // Blocks that run at once read the same keys, so that most find them in the L2 cache.
+            split = (block - a.whole) / shared;
+            splits = a.splits;
+            block = a.whole + (block - a.whole) % shared;
+        }
+        first_query = block % across * queries;
+        head = block / across % a.heads;
+        group = block / across / a.heads;
+    }
+};
+
 // Tiles of TILE rows over the pages that a group of queries sees. Tiles end where their page ends, so the first tile of
 // a page may begin before row 0. A copy then fills with zeros what is not there, whereas past the end of the last page
 // there may be NaN, which a weight of zero would not cancel.
@@ -15,16 +42,16 @@ template <int TILE> struct KeyTiles {
     uint32_t page;
     int row;
 
-    __device__ KeyTiles(const PagedAttention &a, uint32_t group, uint32_t split) : a(a) {
+    __device__ KeyTiles(const PagedAttention &a, const Share &share) : a(a) {
         frame_pages = a.table ? a.table[0] : a.frame_pages;
         pages = frame_pages + (a.table ? a.table[1] : a.special_pages);
         last_rows = a.table ? a.table[2] : a.last_rows;
         numbers = a.table ? a.table + 3 : nullptr;
-        first_entry = group * pages;
+        first_entry = share.group * pages;
         const uint32_t per_page = tiles(a.page_size);
         const uint64_t all = pages ? (uint64_t)(pages - 1) * per_page + tiles(last_rows) : 0;
-        const uint32_t begin = all * split / a.splits;
-        count = (uint32_t)(all * (split + 1) / a.splits) - begin;
+        const uint32_t begin = all * share.split / share.splits;
+        count = (uint32_t)(all * (share.split + 1) / share.splits) - begin;
         page = begin / per_page;
         row = first_row() + begin % per_page * TILE;
     }
@@ -75,19 +102,33 @@ __device__ __forceinline__ float2 unpack(uint32_t both, __half) { return __half2
 // Of the key list; the merge gives each lane of a warp two.
 constexpr uint32_t MAX_SPLITS = 64;
 
-// The number of parts that ends first, for `blocks` of `tiles` each, `slots` of them at once; `start` and `merge` are the
-// costs of a block and of a merge in units of a tile.
-inline uint32_t best_splits(uint64_t blocks, uint64_t tiles, uint64_t slots, uint64_t start, uint64_t merge) {
-    uint64_t best = 1, least = ~0ull;
-    for (uint64_t splits = 1; splits <= tiles && splits <= MAX_SPLITS; ++splits) {
-        const uint64_t waves = (blocks * splits + slots - 1) / slots;
-        const uint64_t cost = waves * ((tiles + splits - 1) / splits + start) + (splits > 1 ? merge : 0);
-        if (cost < least) {
-            least = cost;
-            best = splits;
+// Cuts the work so that it ends first, for blocks of `tiles` tiles each, `slots` of them at once; `start` and `merge` are the
+// costs of a block and of the merge's launch in units of a tile. Either all blocks are shared, or those alone that are left
+// after rounds in which every slot has one; this must promise a twentieth, since rounds without it are not as rigid as counted.
+inline void plan(PagedAttention *a, uint32_t queries, uint64_t tiles, uint64_t slots, uint64_t start, uint64_t merge) {
+    constexpr uint64_t PARTS = 47;  // that memory writes and reads in the time of a tile, on an H200
+    const uint64_t blocks = blocks_of(*a, queries), full_rounds = blocks / slots;
+    uint64_t least = ~0ull;
+    for (uint64_t rounds : {(uint64_t)0, full_rounds})
+        for (uint64_t splits = 1; splits <= MAX_SPLITS && (splits == 1 || splits <= tiles); ++splits) {
+            const uint64_t parts = (blocks - rounds * slots) * splits;
+            uint64_t cost = rounds * (tiles + start) + (parts + slots - 1) / slots * ((tiles + splits - 1) / splits + start) +
+                            (splits > 1 ? merge + parts / PARTS : 0);
+            if (rounds) cost += cost / 20;
+            if (cost < least) {
+                least = cost;
+                a->whole = (uint32_t)(rounds * slots);
+                a->splits = (uint32_t)splits;
+            }
         }
-    }
-    return (uint32_t)best;
+    if (a->splits == 1) a->whole = 0;
+}
+// Thread blocks of a launch; 0 for a plan that cannot be.
+inline uint32_t grid_of(const PagedAttention *a, uint32_t queries) {
+    const uint64_t blocks = blocks_of(*a, queries);
+    if (a->splits == 0 || a->splits > MAX_SPLITS || a->whole > blocks) return 0;
+    const uint64_t all = a->whole + (blocks - a->whole) * a->splits;
+    return all < 1u << 31 ? (uint32_t)all : 0;
 }
 inline uint64_t tiles_of(const PagedAttention *a, uint64_t tile) {
     const uint64_t pages = (uint64_t)a->frame_pages + a->special_pages;

@@ -70,9 +70,9 @@ template <typename T, int DIM> __global__ void __launch_bounds__(THREADS) kernel
     extern __shared__ __align__(128) unsigned char raw[];
     Shared16<T, DIM> &shared = *reinterpret_cast<Shared16<T, DIM> *>(raw);
     wait_for_kernel_before();
-    const uint32_t head = blockIdx.y, split = blockIdx.z % a.splits, group = blockIdx.z / a.splits;
+    const Share share(a, QUERIES_16);
+    const uint32_t head = share.head, group = share.group, first_query = share.first_query;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const uint32_t first_query = blockIdx.x * QUERIES_16;
 
     const T *queries = (const T *)a.queries + group * a.group_stride + head * DIM;
     for (int i = threadIdx.x; i < QUERIES_16 * DIM / 8; i += THREADS) {
@@ -91,7 +91,7 @@ template <typename T, int DIM> __global__ void __launch_bounds__(THREADS) kernel
 
     const float scale_log2 = a.scale * LOG2E;
     float output[DIM / 8][4] = {}, reference[2] = {LOWEST, LOWEST}, sum[2] = {0.f, 0.f};
-    shared.tiles.stream(a, KeyTiles<TILE_16>(a, group, split), head, [&](T *keys, T *values, int first_row) {
+    shared.tiles.stream(a, KeyTiles<TILE_16>(a, share), head, [&](T *keys, T *values, int first_row) {
         float scores[TILE_16 / 8][4] = {};
 #pragma unroll
         for (int k = 0; k < DIM / 16; k++)
@@ -156,7 +156,7 @@ template <typename T, int DIM> __global__ void __launch_bounds__(THREADS) kernel
         const uint32_t at_query = first_query + warp * 16 + i * 8 + lane / 4;
         if (at_query >= a.tokens) continue;
         const uint64_t row = ((uint64_t)group * a.tokens + at_query) * a.heads + head;
-        if (a.splits == 1) {
+        if (share.splits == 1) {
             const float inverse = total > 0.f ? 1.f / total : 0.f;
             T *to = (T *)a.output + row * DIM + lane % 4 * 2;
 #pragma unroll
@@ -164,7 +164,7 @@ template <typename T, int DIM> __global__ void __launch_bounds__(THREADS) kernel
                 *(uint32_t *)(to + n * 8) = pack(output[n][i * 2] * inverse, output[n][i * 2 + 1] * inverse, T());
         } else {
             const Parts parts(a);
-            const uint64_t at = split * Parts::rows(a) + row;
+            const uint64_t at = share.split * Parts::rows(a) + row;
             float *to = parts.output + at * DIM + lane % 4 * 2;
 #pragma unroll
             for (int n = 0; n < DIM / 8; n++) *(float2 *)(to + n * 8) = make_float2(output[n][i * 2], output[n][i * 2 + 1]);
@@ -184,9 +184,10 @@ template <int DIM, int QUERIES> __global__ void __launch_bounds__(THREADS) kerne
     Tiles<float, DIM, TILE_32> &shared = *reinterpret_cast<Tiles<float, DIM, TILE_32> *>(raw);
     constexpr int CHUNKS = DIM / 32, STEPS = TILE_32 / 4;
     wait_for_kernel_before();
-    const uint32_t head = blockIdx.y, split = blockIdx.z % a.splits, group = blockIdx.z / a.splits;
+    const Share share(a, WARPS * QUERIES);
+    const uint32_t head = share.head, group = share.group;
     const int part = threadIdx.x % 8, slot = threadIdx.x / 8 % 4;
-    const uint32_t first_query = (blockIdx.x * WARPS + threadIdx.x / 32) * QUERIES;
+    const uint32_t first_query = share.first_query + threadIdx.x / 32 * QUERIES;
 
     const float scale_log2 = a.scale * LOG2E;
     float4 query[QUERIES][CHUNKS], output[QUERIES][CHUNKS];
@@ -204,7 +205,7 @@ template <int DIM, int QUERIES> __global__ void __launch_bounds__(THREADS) kerne
             output[q][c] = make_float4(0.f, 0.f, 0.f, 0.f);
         }
     }
-    shared.stream(a, KeyTiles<TILE_32>(a, group, split), head, [&](float *keys, float *values, int first_row) {
+    shared.stream(a, KeyTiles<TILE_32>(a, share), head, [&](float *keys, float *values, int first_row) {
         if (first_query >= a.tokens) return;
         float scores[QUERIES][STEPS];
 #pragma unroll
@@ -283,24 +284,28 @@ template <int DIM, int QUERIES> __global__ void __launch_bounds__(THREADS) kerne
         if (slot != 0 || first_query + q >= a.tokens) continue;
         const uint64_t row = ((uint64_t)group * a.tokens + first_query + q) * a.heads + head;
         const Parts parts(a);
-        const uint64_t at = split * Parts::rows(a) + row;
-        const float inverse = a.splits > 1 ? 1.f : weight > 0.f ? 1.f / weight : 0.f;
-        float *to = a.splits > 1 ? parts.output + at * DIM : (float *)a.output + row * DIM;
+        const uint64_t at = share.split * Parts::rows(a) + row;
+        const float inverse = share.splits > 1 ? 1.f : weight > 0.f ? 1.f / weight : 0.f;
+        float *to = share.splits > 1 ? parts.output + at * DIM : (float *)a.output + row * DIM;
 #pragma unroll
         for (int c = 0; c < CHUNKS; c++)
             *(float4 *)(to + (c * 8 + part) * 4) =
                 make_float4(y[c].x * inverse, y[c].y * inverse, y[c].z * inverse, y[c].w * inverse);
-        if (a.splits > 1 && part == 0) parts.states[at] = make_float2(top, weight);
+        if (share.splits > 1 && part == 0) parts.states[at] = make_float2(top, weight);
     }
 }
 
 // ---- merge
 
-// A warp a row, and in it a lane a part, twice over. A part without keys has the sum 0 and takes no share.
-template <typename T> __global__ void __launch_bounds__(THREADS) merge_kernel(const __grid_constant__ PagedAttention a) {
+// A warp a row of those that were shared, and in it a lane a part, twice over. A part without keys has the sum 0 and takes no
+// share.
+template <typename T>
+__global__ void __launch_bounds__(THREADS) merge_kernel(const __grid_constant__ PagedAttention a, uint32_t queries) {
     wait_for_kernel_before();
     const uint64_t rows = Parts::rows(a), row = blockIdx.x * (uint64_t)WARPS + threadIdx.x / 32;
     if (row >= rows) return;
+    const uint64_t head = row / a.heads / a.tokens * a.heads + row % a.heads, query = row / a.heads % a.tokens;
+    if (head * blocks_across(a, queries) + query / queries < a.whole) return;
     const Parts parts(a);
     const uint32_t lane = threadIdx.x % 32;
     float2 state[2];
@@ -334,9 +339,10 @@ template <auto kernel>
 cudaError_t launch(size_t bytes, uint32_t queries, const PagedAttention *a, cudaStream_t stream) {
     cudaError_t error = allow_shared_memory<kernel>(bytes);
     if (error != cudaSuccess) return error;
-    const dim3 blocks((a->tokens + queries - 1) / queries, a->heads, a->batch * a->splits);
-    error = launch_early(kernel, blocks, THREADS, bytes, stream, *a);
-    return error != cudaSuccess || a->splits == 1 ? error : paged_attention_merge(a, stream);
+    const uint32_t blocks = grid_of(a, queries);
+    if (blocks == 0) return cudaErrorInvalidValue;
+    error = launch_early(kernel, dim3(blocks), THREADS, bytes, stream, *a);
+    return error != cudaSuccess || a->splits == 1 ? error : paged_attention_merge(a, queries, stream);
 }
 template <typename T, int DIM> cudaError_t launch_16(const PagedAttention *a, cudaStream_t stream) {
     return launch<kernel_16<T, DIM>>(sizeof(Shared16<T, DIM>), QUERIES_16, a, stream);
@@ -357,27 +363,26 @@ template <int DIM> cudaError_t launch_32(const PagedAttention *a, cudaStream_t s
 }
 } // namespace
 
-extern "C" uint32_t paged_attention_splits(const PagedAttention *a, uint32_t multiprocessors) {
+extern "C" void paged_attention_plan(PagedAttention *a, uint32_t multiprocessors) {
     const bool wide = a->type == ELEMENT_F32;
-    const uint64_t queries = wide ? WARPS * queries_a_warp_32(a) : QUERIES_16;
-    const uint64_t blocks = (a->tokens + queries - 1) / queries * a->heads * a->batch;
+    const uint32_t queries = wide ? WARPS * queries_a_warp_32(a) : QUERIES_16;
     // Two blocks a multiprocessor. A block's start costs about two tiles, the merge's launch eight.
-    return best_splits(blocks, tiles_of(a, wide ? TILE_32 : TILE_16), 2 * (uint64_t)multiprocessors, 2, 8);
+    plan(a, queries, tiles_of(a, wide ? TILE_32 : TILE_16), 2 * (uint64_t)multiprocessors, 2, 8);
 }
 
 extern "C" uint64_t paged_attention_workspace(const PagedAttention *a) {
     return a->splits > 1 ? (uint64_t)a->splits * Parts::rows(*a) * (a->head_dim + 2) : 0;
 }
 
-extern "C" cudaError_t paged_attention_merge(const PagedAttention *a, cudaStream_t stream) {
+extern "C" cudaError_t paged_attention_merge(const PagedAttention *a, uint32_t queries, cudaStream_t stream) {
     const dim3 blocks((uint32_t)((Parts::rows(*a) + WARPS - 1) / WARPS));
     return with_element(a->type, [&](auto number) {
-        return launch_early(merge_kernel<decltype(number)>, blocks, THREADS, 0, stream, *a);
+        return launch_early(merge_kernel<decltype(number)>, blocks, THREADS, 0, stream, *a, queries);
     });
 }
 
 extern "C" cudaError_t paged_attention(const PagedAttention *a, cudaStream_t stream) {
-    if (a->splits == 0 || a->splits > MAX_SPLITS || a->page_size == 0) return cudaErrorInvalidValue;
+    if (a->page_size == 0) return cudaErrorInvalidValue;
     if (a->batch == 0 || a->tokens == 0 || a->heads == 0) return cudaSuccess;
     switch (a->type) {
     case ELEMENT_BF16: return launch_16<__nv_bfloat16>(a, stream);

@@ -16,14 +16,15 @@
 
 namespace {
 constexpr int DIM = 64;
-// Nine tiles of 112 rows make 1008: the pages of 518 x 378 pictures (999) and their frames (1005) leave 1% of it empty.
-constexpr int TILE = 112;
+// Rows of a tile of keys. There are two, which take the same time a row: that is chosen of which the last tile of a page has
+// fewer to spare. Nine tiles of 112 make 1008, for the 1005 tokens of 518 x 378 pixels; eleven of 96 make 1056, for 1041.
+constexpr uint32_t TILES[2] = {112, 96};
 constexpr int CONSUMERS = 2, STAGES = 7;
 constexpr int THREADS = (CONSUMERS + 1) * WARPGROUP, QUERIES = CONSUMERS * 64;  // of a block
-constexpr uint32_t TILE_BYTES = TILE * DIM * 2;
+template <int TILE> constexpr uint32_t TILE_BYTES = TILE * DIM * 2;
 
 // Every tile is a multiple of 1024 bytes, the period of the 128-byte swizzle.
-template <typename T> struct alignas(1024) Shared {
+template <typename T, int TILE> struct alignas(1024) Shared {
     T queries[QUERIES * DIM];
     T keys[STAGES][TILE * DIM];
     T values[STAGES][TILE * DIM];
@@ -46,16 +47,29 @@ __device__ __forceinline__ void copy_tile(const CUtensorMap *map, void *to, uint
                  : "memory");
 }
 
-// scores[64, 112] (+)= queries[64, 16] keys[112, 16]ᵀ, both in shared memory.
-#define WGMMA_SCORES(type)                                                                                               \
-    asm volatile("{ .reg .pred add; setp.ne.b32 add, %58, 0;\n"                                                          \
-                 "wgmma.mma_async.sync.aligned.m64n112k16.f32." type "." type " "                                        \
-                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
-                 "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "  \
-                 "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55}, %56, %57, add, 1, 1, 0, 0; }"   \
-                 : REGISTERS_8(d, 0), REGISTERS_8(d, 8), REGISTERS_8(d, 16), REGISTERS_8(d, 24), REGISTERS_8(d, 32),     \
-                   REGISTERS_8(d, 40), REGISTERS_8(d, 48)                                                                \
-                 : "l"(a), "l"(b), "r"(add))
+#define LIST_96 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
+                "%23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, "     \
+                "%44, %45, %46, %47"
+#define LIST_112 LIST_96 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define REGISTERS_96 REGISTERS_8(d, 0), REGISTERS_8(d, 8), REGISTERS_8(d, 16), REGISTERS_8(d, 24), REGISTERS_8(d, 32), \
+                     REGISTERS_8(d, 40)
+#define REGISTERS_112 REGISTERS_96, REGISTERS_8(d, 48)
+
+// scores[64, tile] (+)= queries[64, 16] keys[tile, 16]ᵀ, both in shared memory.
+#define WGMMA_SCORES(Number, type, tile, list, registers, a_at, b_at, add_at)                                            \
+    __device__ __forceinline__ void wgmma_scores(Number, float (&d)[tile / 2], uint64_t a, uint64_t b, int add) {        \
+        asm volatile("{ .reg .pred add; setp.ne.b32 add, " add_at ", 0;\n"                                               \
+                     "wgmma.mma_async.sync.aligned.m64n" #tile "k16.f32." type "." type " {" list "}, " a_at ", " b_at   \
+                     ", add, 1, 1, 0, 0; }"                                                                              \
+                     : registers                                                                                         \
+                     : "l"(a), "l"(b), "r"(add));                                                                        \
+    }
+#define WGMMA_SCORES_OF(Number, type)                                                \
+    WGMMA_SCORES(Number, type, 96, LIST_96, REGISTERS_96, "%48", "%49", "%50")       \
+    WGMMA_SCORES(Number, type, 112, LIST_112, REGISTERS_112, "%56", "%57", "%58")
+WGMMA_SCORES_OF(__nv_bfloat16, "bf16")
+WGMMA_SCORES_OF(__half, "f16")
+
 // output[64, 64] += weights[64, 16] values[16, 64], the weights in registers.
 #define WGMMA_OUTPUT(type)                                                                                               \
     asm volatile("{ .reg .pred add; setp.ne.b32 add, 1, 0;\n"                                                            \
@@ -64,12 +78,6 @@ __device__ __forceinline__ void copy_tile(const CUtensorMap *map, void *to, uint
                  "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, add, 1, 1, 1; }"         \
                  : REGISTERS_8(d, 0), REGISTERS_8(d, 8), REGISTERS_8(d, 16), REGISTERS_8(d, 24)                          \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-__device__ __forceinline__ void wgmma_scores(__nv_bfloat16, float (&d)[TILE / 2], uint64_t a, uint64_t b, int add) {
-    WGMMA_SCORES("bf16");
-}
-__device__ __forceinline__ void wgmma_scores(__half, float (&d)[TILE / 2], uint64_t a, uint64_t b, int add) {
-    WGMMA_SCORES("f16");
-}
 __device__ __forceinline__ void wgmma_output(__nv_bfloat16, float (&d)[DIM / 2], const uint32_t *a, uint64_t b) {
     WGMMA_OUTPUT("bf16");
 }
@@ -86,8 +94,8 @@ __device__ __forceinline__ bool any_consumer(bool mine) {
     return any;
 }
 
-template <typename T>
-__device__ __forceinline__ void produce(Shared<T> &shared, KeyTiles<TILE> tiles, const CUtensorMap *frame_map,
+template <typename T, int TILE>
+__device__ __forceinline__ void produce(Shared<T, TILE> &shared, KeyTiles<TILE> tiles, const CUtensorMap *frame_map,
                                         const CUtensorMap *special_map, uint32_t head, Ring<STAGES> &ring) {
     uint32_t page = ~0u, number = 0;
     for (; tiles.count; tiles.next()) {
@@ -98,10 +106,10 @@ __device__ __forceinline__ void produce(Shared<T> &shared, KeyTiles<TILE> tiles,
         const CUtensorMap *map = tiles.in_frames() ? frame_map : special_map;
         const int stage = ring.stage;
         barrier_wait(&shared.key_free[stage], ring.phase ^ 1);
-        barrier_expect(&shared.key_full[stage], TILE_BYTES);
+        barrier_expect(&shared.key_full[stage], TILE_BYTES<TILE>);
         copy_tile(map, shared.keys[stage], &shared.key_full[stage], head, tiles.row, 0, number);
         barrier_wait(&shared.value_free[stage], ring.phase ^ 1);
-        barrier_expect(&shared.value_full[stage], TILE_BYTES);
+        barrier_expect(&shared.value_full[stage], TILE_BYTES<TILE>);
         copy_tile(map, shared.values[stage], &shared.value_full[stage], head, tiles.row, 1, number);
         ring.advance();
     }
@@ -110,19 +118,19 @@ __device__ __forceinline__ void produce(Shared<T> &shared, KeyTiles<TILE> tiles,
 // What a consumer thread holds. An accumulator of wgmma gives it, of every eight columns, two neighbouring ones in each
 // of two rows, eight apart: element 4 j + 2 i + c is column 8 j + 2 (lane % 4) + c of row i. Packed in pairs, that is
 // the layout of the first operand of the next product.
-template <typename T> struct Consumer {
+template <typename T, int TILE> struct Consumer {
     // float16 weights may grow to 2^15 only: the reference lies above the first maximum, and small weights still have
     // their bits (2^-14, less than 2^-6 of the largest).
     static constexpr float HEADROOM = __is_same(T, __half) ? 8.f : 0.f;
 
-    Shared<T> &shared;
+    Shared<T, TILE> &shared;
     const float scale_log2;
     const int lane;
     const uint64_t queries, first_tile;
     Ring<STAGES> ring;
     float scores[TILE / 2], output[DIM / 2], reference[2], sum[2];
 
-    __device__ __forceinline__ Consumer(Shared<T> &shared, float scale_log2, int consumer)
+    __device__ __forceinline__ Consumer(Shared<T, TILE> &shared, float scale_log2, int consumer)
         : shared(shared), scale_log2(scale_log2), lane(threadIdx.x % 32),
           queries(descriptor(&shared.queries[consumer * 64 * DIM])), first_tile(descriptor(shared.keys[0])) {}
 
@@ -135,7 +143,7 @@ template <typename T> struct Consumer {
         if (lane == 0) barrier_arrive(barrier);
     }
     __device__ __forceinline__ void start_scores(int stage) {
-        const uint64_t keys = first_tile + (uint32_t)(stage * (TILE_BYTES / 16));
+        const uint64_t keys = first_tile + (uint32_t)(stage * (TILE_BYTES<TILE> / 16));
         pin(scores);
         wgmma_fence();
 #pragma unroll
@@ -143,7 +151,7 @@ template <typename T> struct Consumer {
         wgmma_commit();
     }
     __device__ __forceinline__ void start_output(uint32_t (&weights)[TILE / 4], int stage) {
-        const uint64_t values = first_tile + (uint32_t)((STAGES + stage) * (TILE_BYTES / 16));
+        const uint64_t values = first_tile + (uint32_t)((STAGES + stage) * (TILE_BYTES<TILE> / 16));
         pin(output);
         pin(weights);
         wgmma_fence();
@@ -288,16 +296,15 @@ template <typename T> struct Consumer {
             ring.advance();
         }
     }
-    __device__ __forceinline__ void store(const PagedAttention &a, uint32_t first_query, uint32_t head, uint32_t group,
-                                          uint32_t split) {
+    __device__ __forceinline__ void store(const PagedAttention &a, const Share &share, uint32_t first_query) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             float total = sum[i] + __shfl_xor_sync(~0u, sum[i], 1);
             total += __shfl_xor_sync(~0u, total, 2);
             const uint32_t query = first_query + i * 8 + lane / 4;
             if (query >= a.tokens) continue;
-            const uint64_t row = ((uint64_t)group * a.tokens + query) * a.heads + head;
-            if (a.splits == 1) {
+            const uint64_t row = ((uint64_t)share.group * a.tokens + query) * a.heads + share.head;
+            if (share.splits == 1) {
                 const float inverse = total > 0.f ? 1.f / total : 0.f;
                 T *to = (T *)a.output + row * DIM + lane % 4 * 2;
 #pragma unroll
@@ -305,7 +312,7 @@ template <typename T> struct Consumer {
                     *(uint32_t *)(to + j * 8) = pack(output[j * 4 + i * 2] * inverse, output[j * 4 + i * 2 + 1] * inverse, T());
             } else {
                 const Parts parts(a);
-                const uint64_t at = split * Parts::rows(a) + row;
+                const uint64_t at = share.split * Parts::rows(a) + row;
                 float *to = parts.output + at * DIM + lane % 4 * 2;
 #pragma unroll
                 for (int j = 0; j < DIM / 8; j++)
@@ -316,13 +323,15 @@ template <typename T> struct Consumer {
     }
 };
 
-template <typename T>
+template <typename T, int TILE>
 __global__ void __launch_bounds__(THREADS, 1)
 attention_kernel(const __grid_constant__ CUtensorMap query_map, const __grid_constant__ CUtensorMap frame_map,
                  const __grid_constant__ CUtensorMap special_map, const __grid_constant__ PagedAttention a) {
     extern __shared__ __align__(1024) unsigned char raw[];
-    Shared<T> &shared = *reinterpret_cast<Shared<T> *>(raw);
-    const uint32_t head = blockIdx.y, split = blockIdx.z % a.splits, group = blockIdx.z / a.splits;
+    Shared<T, TILE> &shared = *reinterpret_cast<Shared<T, TILE> *>(raw);
+    const Share share(a, QUERIES);
+    // The last block of a head may have no queries for its last consumer, which then leaves the tensor cores to the others.
+    const uint32_t busy = min((a.tokens - share.first_query + 63) / 64, (uint32_t)CONSUMERS);
 
     if (threadIdx.x == 0) {
         barrier_init(&shared.query_full, 1);
@@ -330,14 +339,14 @@ attention_kernel(const __grid_constant__ CUtensorMap query_map, const __grid_con
         for (int stage = 0; stage < STAGES; stage++) {
             barrier_init(&shared.key_full[stage], 1);
             barrier_init(&shared.value_full[stage], 1);
-            barrier_init(&shared.key_free[stage], CONSUMERS * 4);  // a warp each
-            barrier_init(&shared.value_free[stage], CONSUMERS * 4);
+            barrier_init(&shared.key_free[stage], busy * 4);  // a warp each
+            barrier_init(&shared.value_free[stage], busy * 4);
         }
         barrier_init_done();
     }
     __syncthreads();
     wait_for_kernel_before();
-    const KeyTiles<TILE> tiles(a, group, split);
+    const KeyTiles<TILE> tiles(a, share);
 
     // 384 threads start with 168 registers each; consumers need more, the producer next to none.
     if (threadIdx.x < WARPGROUP) {
@@ -345,27 +354,28 @@ attention_kernel(const __grid_constant__ CUtensorMap query_map, const __grid_con
         if (threadIdx.x == 0) {
             barrier_expect(&shared.query_full, sizeof shared.queries);
             for (int i = 0; i < CONSUMERS; i++)
-                copy_queries(&query_map, &shared.queries[i * 64 * DIM], &shared.query_full, head, blockIdx.x * QUERIES + i * 64,
-                             group);
+                copy_queries(&query_map, &shared.queries[i * 64 * DIM], &shared.query_full, share.head, share.first_query + i * 64,
+                             share.group);
             Ring<STAGES> ring;
-            produce(shared, tiles, &frame_map, &special_map, head, ring);
+            produce(shared, tiles, &frame_map, &special_map, share.head, ring);
             barrier_wait(&shared.decided, 0);
-            if (shared.again) produce(shared, tiles, &frame_map, &special_map, head, ring);
+            if (shared.again) produce(shared, tiles, &frame_map, &special_map, share.head, ring);
         }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         const int consumer = threadIdx.x / WARPGROUP - 1, warp = threadIdx.x / 32 % 4;
-        Consumer<T> state(shared, a.scale * LOG2E, consumer);
+        Consumer<T, TILE> state(shared, a.scale * LOG2E, consumer);
         state.clear();
         barrier_wait(&shared.query_full, 0);
-        if (tiles.count) state.fast(tiles);
+        const bool mine = consumer < (int)busy;
+        if (tiles.count && mine) state.fast(tiles);
         const bool again = any_consumer(state.overflowed());
         if (threadIdx.x == WARPGROUP) {
             shared.again = again;
             barrier_arrive(&shared.decided);
         }
-        if (again) state.exact(tiles);
-        state.store(a, blockIdx.x * QUERIES + consumer * 64 + warp * 16, head, group, split);
+        if (again && mine) state.exact(tiles);
+        state.store(a, share, share.first_query + consumer * 64 + warp * 16);
     }
 }
 
@@ -375,13 +385,18 @@ bool encode(CUtensorMap *map, ElementType type, const void *data, int rank, cons
     const cuuint32_t box[5] = {DIM, 1, rows, 1, 1};
     return encode_tiled(map, type, data, rank, dims, strides, box);
 }
-bool encode_pool(CUtensorMap *map, const PagedAttention *a, const PagePool &pool) {
+bool encode_pool(CUtensorMap *map, const PagedAttention *a, const PagePool &pool, uint32_t tile) {
     const cuuint64_t dims[5] = {DIM, a->heads, a->page_size, 2, pool.pages};
     const int64_t strides[4] = {DIM, pool.row_stride, pool.value_offset, pool.page_stride};
-    return encode(map, a->type, pool.keys, 5, dims, strides, TILE);
+    return encode(map, a->type, pool.keys, 5, dims, strides, tile);
 }
 
-template <typename T> cudaError_t launch(const PagedAttention *a, cudaStream_t stream) {
+uint32_t tile_for(const PagedAttention *a) {
+    const auto padded = [a](uint32_t tile) { return ((uint64_t)a->page_size + tile - 1) / tile * tile; };
+    return padded(TILES[1]) < padded(TILES[0]) ? TILES[1] : TILES[0];
+}
+
+template <typename T, int TILE> cudaError_t launch(const PagedAttention *a, cudaStream_t stream) {
     CUtensorMap query_map, frame_map, special_map;
     const cuuint64_t dims[4] = {DIM, a->heads, a->tokens, a->batch};
     const int64_t strides[3] = {DIM, a->query_stride, a->group_stride};
@@ -389,26 +404,29 @@ template <typename T> cudaError_t launch(const PagedAttention *a, cudaStream_t s
     // A list may do without one of the pools; its map is then never used.
     const PagePool &frames = a->frames.pages ? a->frames : a->special;
     const PagePool &special = a->special.pages ? a->special : a->frames;
-    if (!encode_pool(&frame_map, a, frames) || !encode_pool(&special_map, a, special)) return cudaErrorInvalidValue;
+    if (!encode_pool(&frame_map, a, frames, TILE) || !encode_pool(&special_map, a, special, TILE)) return cudaErrorInvalidValue;
 
-    const int bytes = sizeof(Shared<T>);
-    cudaError_t error = allow_shared_memory<attention_kernel<T>>(bytes);
+    const int bytes = sizeof(Shared<T, TILE>);
+    cudaError_t error = allow_shared_memory<attention_kernel<T, TILE>>(bytes);
     if (error != cudaSuccess) return error;
-    const dim3 grid((a->tokens + QUERIES - 1) / QUERIES, a->heads, a->batch * a->splits);
-    error = launch_early(attention_kernel<T>, grid, THREADS, bytes, stream, query_map, frame_map, special_map, *a);
-    return error != cudaSuccess || a->splits == 1 ? error : paged_attention_merge(a, stream);
+    const uint32_t blocks = grid_of(a, QUERIES);
+    if (blocks == 0) return cudaErrorInvalidValue;
+    error = launch_early(attention_kernel<T, TILE>, dim3(blocks), THREADS, bytes, stream, query_map, frame_map, special_map, *a);
+    return error != cudaSuccess || a->splits == 1 ? error : paged_attention_merge(a, QUERIES, stream);
+}
+template <typename T> cudaError_t launch(const PagedAttention *a, cudaStream_t stream) {
+    return tile_for(a) == TILES[0] ? launch<T, TILES[0]>(a, stream) : launch<T, TILES[1]>(a, stream);
 }
 } // namespace
 
-extern "C" uint32_t paged_attention_hopper_splits(const PagedAttention *a, uint32_t multiprocessors) {
-    const uint64_t blocks = (uint64_t)((a->tokens + QUERIES - 1) / QUERIES) * a->heads * a->batch;
+extern "C" void paged_attention_hopper_plan(PagedAttention *a, uint32_t multiprocessors) {
     // A tile takes 0.8 us; a block's start and end about three of them, the merge's launch six.
-    return best_splits(blocks, tiles_of(a, TILE), multiprocessors, 3, 6);
+    plan(a, QUERIES, tiles_of(a, tile_for(a)), multiprocessors, 3, 6);
 }
 
 extern "C" cudaError_t paged_attention_hopper(const PagedAttention *a, cudaStream_t stream) {
     if (!tiled_encoder()) return cudaErrorNotSupported;
-    if (a->head_dim != DIM || a->splits == 0 || a->splits > MAX_SPLITS || a->page_size == 0) return cudaErrorInvalidValue;
+    if (a->head_dim != DIM || a->page_size == 0) return cudaErrorInvalidValue;
     if (a->batch == 0 || a->tokens == 0 || a->heads == 0) return cudaSuccess;
     switch (a->type) {
     case ELEMENT_BF16: return launch<__nv_bfloat16>(a, stream);

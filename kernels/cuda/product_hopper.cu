@@ -1,8 +1,8 @@
 // Products for compute capability 9.0: linear layers and convolutions of stride 1 by wgmma, their operands by bulk tensor
 // copies.
 //
-// A block makes a tile of 128 rows (pixels of y, whatever the lines and frames they lie in) by `OUTPUTS` sums. Two
-// warpgroups own 64 rows each, and one more warp starts the copies. A step is one pixel of the kernel and 64 inputs: the
+// A block makes a tile of `ROWS` rows (pixels of y, whatever the lines and frames they lie in) by `OUTPUTS` sums. Each of its
+// warpgroups owns 64 rows, and one more warp starts the copies. A step is one pixel of the kernel and 64 inputs: the
 // copy engine gathers the rows of x from wherever that pixel lies for each (its im2col mode) and writes zeros for what is
 // outside of the picture, so that padding costs nothing and x is never copied in device memory.
 #include "early_launch.cuh"
@@ -11,16 +11,17 @@
 #include "shared_memory.cuh"
 
 namespace {
-constexpr int ROWS = 128, DEPTH = 64;  // of a tile, and terms of a step
-constexpr int CONSUMERS = 2, WARPS = CONSUMERS * WARPGROUP / 32, THREADS = (WARPS + 1) * 32;
+constexpr int DEPTH = 64;  // terms of a step
 
-// How to cut the work. OUTPUTS of a tile; BLOCKS that share a multiprocessor, so that one may store while another
-// multiplies; SPLITS blocks, a cluster, make one tile, each from a part of the steps, and then store a part of the rows.
+// How to cut the work. ROWS and OUTPUTS of a tile: several shapes, since a few tiles more than there are multiprocessors take
+// as long as twice as many would; BLOCKS that share a multiprocessor, so that one may store while another multiplies; SPLITS
+// blocks, a cluster, make one tile, each from a part of the steps, and then store a part of the rows.
 // On an H200, a step takes a multiprocessor STEP nanoseconds, in narrow tiles as long as shared memory is written and
 // read (128 bytes a cycle), and the rest of a tile takes REST, in which BLOCKS overlap.
-template <int OUTPUTS_, int STAGES_, int BLOCKS_, int SPLITS_, int STEP_, int REST_> struct Plan {
-    static constexpr int OUTPUTS = OUTPUTS_, STAGES = STAGES_, BLOCKS = BLOCKS_, SPLITS = SPLITS_;
+template <int ROWS_, int OUTPUTS_, int STAGES_, int BLOCKS_, int SPLITS_, int STEP_, int REST_> struct Plan {
+    static constexpr int ROWS = ROWS_, OUTPUTS = OUTPUTS_, STAGES = STAGES_, BLOCKS = BLOCKS_, SPLITS = SPLITS_;
     static constexpr int STEP = STEP_, REST = REST_;
+    static constexpr int WARPS = ROWS / 16, THREADS = (WARPS + 1) * 32;
     static constexpr uint32_t STEP_BYTES = (ROWS + OUTPUTS) * DEPTH * 2;
 };
 
@@ -28,11 +29,11 @@ template <int OUTPUTS_, int STAGES_, int BLOCKS_, int SPLITS_, int STEP_, int RE
 template <typename T, typename P> struct alignas(1024) Shared {
     union {
         struct {
-            T x[P::STAGES][ROWS * DEPTH];
+            T x[P::STAGES][P::ROWS * DEPTH];
             T weights[P::STAGES][P::OUTPUTS * DEPTH];
         };
         // After the last step: what each of the splits makes of the rows that this one stores.
-        float4 sums[P::SPLITS][ROWS / P::SPLITS * P::OUTPUTS / 4];
+        float4 sums[P::SPLITS][P::ROWS / P::SPLITS * P::OUTPUTS / 4];
     };
     float4 bias[P::OUTPUTS / 4];
     uint64_t full[P::STAGES], free[P::STAGES];
@@ -125,7 +126,7 @@ template <typename P> struct Work {
     __device__ __forceinline__ Work(const Product &p, uint32_t across) {
         const uint32_t tile = blockIdx.x / P::SPLITS, all = steps_of(p);
         split = blockIdx.x % P::SPLITS;
-        row = (uint64_t)(tile / across) * ROWS;
+        row = (uint64_t)(tile / across) * P::ROWS;
         output = tile % across * P::OUTPUTS;
         first_step = (uint32_t)((uint64_t)all * split / P::SPLITS);
         steps = (uint32_t)((uint64_t)all * (split + 1) / P::SPLITS) - first_step;
@@ -173,7 +174,7 @@ __device__ __forceinline__ void consume(Shared<T, P> &shared, const Work<P> &wor
     int before = -1;  // stage of the last step
     for (uint32_t step = 0; step < work.steps; step++) {
         barrier_wait(&shared.full[ring.stage], ring.phase);
-        const uint64_t x = first_x + (uint32_t)(ring.stage * (ROWS * DEPTH * 2 / 16));
+        const uint64_t x = first_x + (uint32_t)(ring.stage * (P::ROWS * DEPTH * 2 / 16));
         const uint64_t weights = first_weights + (uint32_t)(ring.stage * (P::OUTPUTS * DEPTH * 2 / 16));
         pin(sums);
         wgmma_fence();
@@ -199,10 +200,10 @@ template <typename P> __device__ __forceinline__ int chunk_of_sums(int row, int 
 // warp.
 template <typename Y, typename T, typename P>
 __device__ __forceinline__ void store(const Shared<T, P> &shared, const Product &p, const Work<P> &work) {
-    constexpr int MINE = ROWS / P::SPLITS / WARPS, ACROSS = (P::OUTPUTS < 64 ? P::OUTPUTS : 64) / 4, DOWN = 32 / ACROSS;
+    constexpr int MINE = P::ROWS / P::SPLITS / P::WARPS, ACROSS = (P::OUTPUTS < 64 ? P::OUTPUTS : 64) / 4, DOWN = 32 / ACROSS;
     constexpr int ITEMS = MINE / DOWN, AT_ONCE = ITEMS < 8 / P::BLOCKS ? ITEMS : 8 / P::BLOCKS;
     const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * MINE + lane / ACROSS;
-    const uint64_t rows = rows_of(p), first_row = work.row + work.split * (ROWS / P::SPLITS);
+    const uint64_t rows = rows_of(p), first_row = work.row + work.split * (P::ROWS / P::SPLITS);
 #pragma unroll 1
     for (int column = lane % ACROSS; column < P::OUTPUTS / 4; column += ACROSS) {
         const Outputs<Y, 4> outputs(p, work.output + column * 4);
@@ -227,7 +228,7 @@ template <typename P, bool RELEASE> __device__ __forceinline__ void synchronize(
 }
 
 template <typename T, typename P>
-__global__ void __cluster_dims__(P::SPLITS, 1, 1) __launch_bounds__(THREADS, P::BLOCKS)
+__global__ void __cluster_dims__(P::SPLITS, 1, 1) __launch_bounds__(P::THREADS, P::BLOCKS)
 product_kernel(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap weight_map,
                const __grid_constant__ Product p, uint32_t across) {
     extern __shared__ __align__(1024) unsigned char raw[];
@@ -235,7 +236,7 @@ product_kernel(const __grid_constant__ CUtensorMap x_map, const __grid_constant_
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < P::STAGES; stage++) {
             barrier_init(&shared.full[stage], 1);
-            barrier_init(&shared.free[stage], WARPS);
+            barrier_init(&shared.free[stage], P::WARPS);
         }
         barrier_init_done();
         prefetch(&x_map);
@@ -246,7 +247,7 @@ product_kernel(const __grid_constant__ CUtensorMap x_map, const __grid_constant_
 
     const Work<P> work(p, across);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const bool producer = warp == WARPS;
+    const bool producer = warp == P::WARPS;
     float sums[P::OUTPUTS / 2];
     if (producer) {
         if (lane == 0) produce(shared, &x_map, &weight_map, p, work);
@@ -264,7 +265,7 @@ product_kernel(const __grid_constant__ CUtensorMap x_map, const __grid_constant_
     // that stores the row. Chunks eight apart differ by a constant, since the exclusive or changes the lowest bits alone.
     synchronize<P, false>();
     if (!producer) {
-        constexpr int PART = ROWS / P::SPLITS;
+        constexpr int PART = P::ROWS / P::SPLITS;
         const int row = warp * 16 + lane / 4;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -290,7 +291,7 @@ decltype(cuTensorMapEncodeIm2col) *im2col_encoder() {
 }
 
 // x for copies of the rows of a tile.
-bool encode_x(CUtensorMap *map, const Product &p) {
+bool encode_x(CUtensorMap *map, const Product &p, uint32_t rows) {
     const cuuint64_t dims[4] = {p.inputs, p.width, p.height, p.frames};
     const cuuint64_t line = (cuuint64_t)p.width * p.inputs * 2;
     const cuuint64_t bytes[3] = {(cuuint64_t)p.inputs * 2, line, p.height * line};
@@ -298,7 +299,7 @@ bool encode_x(CUtensorMap *map, const Product &p) {
     const int lower[2] = {-padding, -padding}, upper[2] = {last, last};
     const cuuint32_t steps[4] = {1, 1, 1, 1};
     return im2col_encoder()(map, tensor_map_type(p.type), 4, const_cast<void *>(p.x), dims, bytes, lower, upper, DEPTH,
-                            ROWS, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                            rows, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 bool encode_weights(CUtensorMap *map, const Product &p, uint32_t outputs) {
@@ -312,18 +313,19 @@ template <typename P> uint32_t tiles_across(const Product &p) {
     return (uint32_t)(((uint64_t)p.outputs + P::OUTPUTS - 1) / P::OUTPUTS);
 }
 template <typename P> uint64_t blocks_of(const Product &p) {
-    return (rows_of(p) + ROWS - 1) / ROWS * tiles_across<P>(p) * P::SPLITS;
+    return (rows_of(p) + P::ROWS - 1) / P::ROWS * tiles_across<P>(p) * P::SPLITS;
 }
 
 template <typename T, typename P> cudaError_t launch(const Product &p, cudaStream_t stream) {
     CUtensorMap x_map, weight_map;
-    if (!encode_x(&x_map, p) || !encode_weights(&weight_map, p, P::OUTPUTS)) return cudaErrorInvalidValue;
+    if (!encode_x(&x_map, p, P::ROWS) || !encode_weights(&weight_map, p, P::OUTPUTS)) return cudaErrorInvalidValue;
     const uint64_t blocks = blocks_of<P>(p);
     if (blocks >= 1u << 31) return cudaErrorInvalidValue;
     const int bytes = sizeof(Shared<T, P>);
     const cudaError_t error = allow_shared_memory<product_kernel<T, P>>(bytes);
     if (error != cudaSuccess) return error;
-    return launch_early(product_kernel<T, P>, dim3((uint32_t)blocks), THREADS, bytes, stream, x_map, weight_map, p, tiles_across<P>(p));
+    return launch_early(product_kernel<T, P>, dim3((uint32_t)blocks), P::THREADS, bytes, stream, x_map, weight_map, p,
+                        tiles_across<P>(p));
 }
 
 // Nanoseconds that a plan takes on `multiprocessors` of an H200.
@@ -332,7 +334,9 @@ template <typename P> uint64_t cost(const Product &p, uint32_t multiprocessors) 
     const uint64_t places = P::SPLITS < 4 ? multiprocessors : multiprocessors * 3 / 4;
     const uint64_t blocks = blocks_of<P>(p), slots = places * P::BLOCKS;
     const uint64_t steps = (steps_of(p) + P::SPLITS - 1) / P::SPLITS;
-    return (blocks + places - 1) / places * steps * P::STEP + (blocks + slots - 1) / slots * P::REST;
+    // The blocks of the busiest multiprocessor; one that has it to itself waits for its copies now and then.
+    const uint64_t most = (blocks + places - 1) / places, alone = most % P::BLOCKS;
+    return (most * P::STEP + alone * P::STEP * 2 / 5) * steps + (blocks + slots - 1) / slots * P::REST;
 }
 
 struct Choice {
@@ -343,10 +347,12 @@ template <typename T, typename P> constexpr Choice choice{cost<P>, launch<T, P>}
 
 template <typename T> cudaError_t launch_best(const Product &p, uint32_t multiprocessors, cudaStream_t stream) {
     static constexpr Choice choices[] = {
-        choice<T, Plan<256, 4, 1, 1, 680, 4800>>, choice<T, Plan<192, 5, 1, 1, 500, 4500>>,
-        choice<T, Plan<128, 3, 2, 1, 360, 4200>>, choice<T, Plan<128, 6, 1, 2, 355, 6100>>,
-        choice<T, Plan<64, 8, 1, 1, 243, 3400>>,  choice<T, Plan<64, 4, 2, 2, 243, 4400>>,
-        choice<T, Plan<64, 8, 1, 4, 243, 4400>>,  choice<T, Plan<32, 5, 2, 1, 195, 3500>>};
+        choice<T, Plan<192, 192, 4, 1, 1, 740, 5100>>, choice<T, Plan<128, 256, 4, 1, 1, 680, 4800>>,
+        choice<T, Plan<128, 192, 5, 1, 1, 500, 4500>>, choice<T, Plan<128, 128, 3, 2, 1, 360, 4200>>,
+        choice<T, Plan<128, 128, 6, 1, 2, 355, 6100>>, choice<T, Plan<128, 64, 4, 2, 2, 243, 4400>>,
+        choice<T, Plan<128, 64, 8, 1, 4, 243, 4400>>,  choice<T, Plan<128, 32, 5, 2, 1, 195, 3500>>,
+        choice<T, Plan<64, 256, 5, 1, 1, 300, 5600>>,  choice<T, Plan<64, 256, 5, 1, 2, 345, 6000>>,
+        choice<T, Plan<64, 128, 8, 1, 1, 235, 3300>>};
     const Choice *best = nullptr;
     uint64_t least = ~0ull;
     for (const Choice &choice : choices) {

@@ -11,9 +11,9 @@
 #define norm_rotate periplus_norm_rotate
 #define paged_attention periplus_paged_attention
 #define paged_attention_hopper periplus_paged_attention_hopper
-#define paged_attention_hopper_splits periplus_paged_attention_hopper_splits
+#define paged_attention_hopper_plan periplus_paged_attention_hopper_plan
 #define paged_attention_merge periplus_paged_attention_merge
-#define paged_attention_splits periplus_paged_attention_splits
+#define paged_attention_plan periplus_paged_attention_plan
 #define paged_attention_workspace periplus_paged_attention_workspace
 #define patches periplus_patches
 #define predict_pixels periplus_predict_pixels

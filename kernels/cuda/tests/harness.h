@@ -8,16 +8,17 @@ struct Case {
     uint32_t batch = 1, tokens = 1005, heads = 16, dim = 64, page_size = 999;
     uint32_t frames = 1, special = 0, last_rows = 1;
     bool contiguous = false;  // queries, keys and values share one product; a frame is a page
-    uint32_t splits = 0;      // 0: planned
+    uint32_t splits = 0;      // 0: planned, for so many multiprocessors (0: those there are)
+    uint32_t multiprocessors = 0;
     float spread = 1.f;       // of the scores
     float surge = 1.f;        // of the keys of the second half
     std::string text() const {
         char b[300];
         snprintf(b, sizeof b,
-                 "type %d batch %u tokens %u heads %u dim %u page %u frames %u special %u last %u %s splits %u spread "
+                 "type %d batch %u tokens %u heads %u dim %u page %u frames %u special %u last %u %s splits %u of %u spread "
                  "%.1f surge %.1f",
                  type, batch, tokens, heads, dim, page_size, frames, special, last_rows,
-                 contiguous ? "contiguous" : "paged", splits, spread, surge);
+                 contiguous ? "contiguous" : "paged", splits, multiprocessors, spread, surge);
         return b;
     }
     uint64_t keys() const {
@@ -214,8 +215,7 @@ struct Verdict {
     bool good = true;
     std::string why;
 };
-inline void prepare(Built &b, uint32_t splits) {
-    b.a.splits = splits;
+inline void prepare(Built &b) {
     uint64_t floats = paged_attention_workspace(&b.a);
     b.a.workspace = floats ? b.device.get<float>(floats) : nullptr;
     if (floats) CHECK(cudaMemset(b.a.workspace, 0xFF, floats * 4));

@@ -91,17 +91,18 @@ pub(crate) fn attend(
         page_size: size(table.page_size)?,
         scale: (dim as f32).sqrt().recip(),
         element: qkv.element(op)?,
+        whole: 0,
         splits: 1,
         workspace: std::ptr::null_mut(),
     };
     let card = Card::of(device)?;
     let hopper = card.hopper && qkv.dtype() != DType::F32 && dim == 64;
-    // SAFETY: they read the description alone.
-    attention.splits = match hopper {
+    // SAFETY: they read and write the description alone.
+    match hopper {
         #[cfg(periplus_hopper)]
-        true => unsafe { ffi::paged_attention_hopper_splits(&raw const attention, card.multiprocessors) },
-        _ => unsafe { ffi::paged_attention_splits(&raw const attention, card.multiprocessors) },
-    };
+        true => unsafe { ffi::paged_attention_hopper_plan(&raw mut attention, card.multiprocessors) },
+        _ => unsafe { ffi::paged_attention_plan(&raw mut attention, card.multiprocessors) },
+    }
     // SAFETY: as above.
     let floats = unsafe { ffi::paged_attention_workspace(&raw const attention) } as usize;
     // Freed in the order of the stream, so after the kernels that use it.

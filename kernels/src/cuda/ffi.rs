@@ -39,6 +39,7 @@ pub(crate) struct PagedAttention {
     pub(crate) page_size: u32,
     pub(crate) scale: f32,
     pub(crate) element: c_int,
+    pub(crate) whole: u32,
     pub(crate) splits: u32,
     pub(crate) workspace: *mut f32,
 }
@@ -104,8 +105,8 @@ unsafe extern "C" {
     pub(crate) fn cudaGetLastError() -> c_int;
     pub(crate) fn cudaGetErrorString(error: c_int) -> *const c_char;
 
-    #[link_name = "periplus_paged_attention_splits"]
-    pub(crate) fn paged_attention_splits(attention: *const PagedAttention, multiprocessors: u32) -> u32;
+    #[link_name = "periplus_paged_attention_plan"]
+    pub(crate) fn paged_attention_plan(attention: *mut PagedAttention, multiprocessors: u32);
     #[link_name = "periplus_paged_attention_workspace"]
     pub(crate) fn paged_attention_workspace(attention: *const PagedAttention) -> u64;
     #[link_name = "periplus_paged_attention"]
@@ -114,8 +115,8 @@ unsafe extern "C" {
     pub(crate) fn product(product: *const Product, stream: Stream) -> c_int;
 
     #[cfg(periplus_hopper)]
-    #[link_name = "periplus_paged_attention_hopper_splits"]
-    pub(crate) fn paged_attention_hopper_splits(attention: *const PagedAttention, multiprocessors: u32) -> u32;
+    #[link_name = "periplus_paged_attention_hopper_plan"]
+    pub(crate) fn paged_attention_hopper_plan(attention: *mut PagedAttention, multiprocessors: u32);
     #[cfg(periplus_hopper)]
     #[link_name = "periplus_paged_attention_hopper"]
     pub(crate) fn paged_attention_hopper(attention: *const PagedAttention, stream: Stream) -> c_int;
