@@ -146,11 +146,11 @@ fn a_stream_has_a_queue_of_its_own() {
     let frames = golden.frames().narrow(0, 0, settings.scale_frames).unwrap();
     let mut expected = None;
     // Candle's own device has a queue for each thread.
-    for device in [card, Device::new_cuda(0).unwrap()] {
-        let model = Arc::new(Model::load(&weights, DType::BF16, &device).unwrap());
+    for device in [&card, &Device::new_cuda(0).unwrap()] {
+        let model = Arc::new(Model::load(&weights, DType::BF16, device).unwrap());
         let mut streams = [(); 2].map(|()| Stream::new(Arc::clone(&model), settings, Answers::All).unwrap());
         assert!(!streams[0].device().same_device(streams[1].device()));
-        for (stream, place) in streams.iter_mut().zip([&Device::Cpu, &device]) {
+        for (stream, place) in streams.iter_mut().zip([&Device::Cpu, &card]) {
             let frames = frames.to_device(place).unwrap();
             // Nobody waits, neither for the frames to be there nor, on the thread that asks, for the answer.
             let push = || stream.push(&frames, true).unwrap();
