@@ -104,13 +104,16 @@ constexpr uint32_t MAX_SPLITS = 64;
 
 // Cuts the work so that it ends first, for blocks of `tiles` tiles each, `slots` of them at once; `start` and `merge` are the
 // costs of a block and of the merge's launch in units of a tile. Either all blocks are shared, or those alone that are left
-// after rounds in which every slot has one; this must promise a twentieth, since rounds without it are not as rigid as counted.
+// after rounds in which every slot has one. The latter must be 5 % cheaper by this count, since blocks do not really run in
+// rounds; and it must do with little memory, since parts have room for all rows.
 inline void plan(PagedAttention *a, uint32_t queries, uint64_t tiles, uint64_t slots, uint64_t start, uint64_t merge) {
-    constexpr uint64_t PARTS = 47;  // that memory writes and reads in the time of a tile, on an H200
+    constexpr uint64_t PARTS = 47;               // that memory writes and reads in the time of a tile, on an H200
+    constexpr uint64_t MOST_FLOATS = 16u << 20;  // of a workspace of which few rows are used
     const uint64_t blocks = blocks_of(*a, queries), full_rounds = blocks / slots;
     uint64_t least = ~0ull;
     for (uint64_t rounds : {(uint64_t)0, full_rounds})
         for (uint64_t splits = 1; splits <= MAX_SPLITS && (splits == 1 || splits <= tiles); ++splits) {
+            if (rounds && splits * Parts::rows(*a) * (a->head_dim + 2) > MOST_FLOATS) break;
             const uint64_t parts = (blocks - rounds * slots) * splits;
             uint64_t cost = rounds * (tiles + start) + (parts + slots - 1) / slots * ((tiles + splits - 1) / splits + start) +
                             (splits > 1 ? merge + parts / PARTS : 0);

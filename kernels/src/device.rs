@@ -55,6 +55,9 @@ pub enum DeviceError {
          that LD_LIBRARY_PATH names their folder, or compute on the CPU"
     )]
     NoLibraries(candle_core::Error),
+    /// A card has no memory left for another [`queue`].
+    #[error("the card has no memory left: end what else uses it, or compute on the CPU")]
+    Full,
     /// The card or its driver refuses.
     #[error("the card cannot be used: {0}")]
     Refused(#[from] candle_core::Error),
@@ -94,7 +97,7 @@ impl Moment {
         }
     }
 
-    /// The time from `earlier`, of the same device, to this moment. On a card this waits until it has come.
+    /// The time from `earlier`, of the same device and queue, to this moment. On a card this waits until it has come.
     ///
     /// # Errors
     /// When the card has failed, or the moments are of different devices.
@@ -207,7 +210,10 @@ mod card {
         if number >= count {
             return Err(DeviceError::NoSuchCard { number, count });
         }
-        queue_on(number)
+        queue_on(number).map_err(|error| match error {
+            DeviceError::Refused(error) if of_libraries(&error) => DeviceError::NoLibraries(error),
+            error => error,
+        })
     }
 
     /// A queue of its own on `device`, for the operations of this crate. The CPU has none, and is itself.
@@ -215,8 +221,8 @@ mod card {
     /// An operation on a card goes to the queue of what it works on, and is done after all that is in it. Weights that have been
     /// waited for may be read from any. Nothing orders two queues: a tensor goes from one to another by way of main memory.
     ///
-    /// Candle's own [`Device::new_cuda`] has one for each thread instead, which ends with it; one driver was seen to wait for ever
-    /// where a thread with such a queue ended.
+    /// Candle's own [`Device::new_cuda`] stands for a queue of each thread's instead. The driver ends such a queue with its thread,
+    /// and was seen to wait for ever there.
     ///
     /// Memory that is freed stays with the program, so that the next frame need not ask for it.
     ///
@@ -224,16 +230,27 @@ mod card {
     /// When the kernels do not run on the card, which is named, or it refuses.
     pub fn queue(device: &Device) -> std::result::Result<Device, DeviceError> {
         match device {
-            Device::Cuda(cuda) => queue_on(cuda.cuda_stream().context().ordinal()),
+            Device::Cuda(cuda) => {
+                queue_on(cuda.cuda_stream().context().ordinal()).map_err(|error| match error {
+                    // The libraries have answered when `device` was opened. Where there is no memory for their workspace, they say
+                    // that they are not initialised.
+                    DeviceError::Refused(error) if of_libraries(&error) || is_out_of_memory(&error) => {
+                        DeviceError::Full
+                    }
+                    error => error,
+                })
+            }
             _ => Ok(device.clone()),
         }
     }
 
+    /// Whether one of the libraries that Candle opens with a device refused.
+    fn of_libraries(error: &candle_core::Error) -> bool {
+        matches!(cuda_error(error), Some(CudaError::Cublas(_) | CudaError::Curand(_)))
+    }
+
     fn queue_on(number: usize) -> std::result::Result<Device, DeviceError> {
-        let cuda = CudaDevice::new_with_stream(number).map_err(|error| match cuda_error(&error) {
-            Some(CudaError::Cublas(_) | CudaError::Curand(_)) => DeviceError::NoLibraries(error),
-            _ => DeviceError::Refused(error),
-        })?;
+        let cuda = CudaDevice::new_with_stream(number)?;
         let stream = cuda.cuda_stream();
         let context = stream.context();
         let attribute = |attribute| context.attribute(attribute).w();

@@ -1,5 +1,7 @@
 //! What can go wrong in the network.
 
+use periplus_kernels::device::{DeviceError, is_out_of_memory};
+
 use crate::checkpoint::CheckpointError;
 use crate::config::ConfigError;
 
@@ -12,7 +14,7 @@ pub enum ModelError {
     Checkpoint(#[from] CheckpointError),
     /// The device to run on.
     #[error(transparent)]
-    Device(#[from] periplus_kernels::device::DeviceError),
+    Device(DeviceError),
     /// The key-value cache.
     #[error(transparent)]
     Cache(#[from] periplus_cache::Error),
@@ -69,6 +71,12 @@ pub enum ModelError {
 
 impl From<candle_core::Error> for ModelError {
     fn from(error: candle_core::Error) -> Self {
-        if periplus_kernels::device::is_out_of_memory(&error) { Self::CardFull } else { Self::Tensor(error) }
+        if is_out_of_memory(&error) { Self::CardFull } else { Self::Tensor(error) }
+    }
+}
+
+impl From<DeviceError> for ModelError {
+    fn from(error: DeviceError) -> Self {
+        if matches!(error, DeviceError::Full) { Self::CardFull } else { Self::Device(error) }
     }
 }

@@ -87,7 +87,7 @@ impl Model {
         self.dtype
     }
 
-    /// Where it runs.
+    /// Where the weights are. On a card streams compute in queues of their own, see [`Stream::device`].
     pub fn device(&self) -> &Device {
         &self.device
     }

@@ -71,7 +71,7 @@ impl Stream {
     /// The state of a new video, to be run through `model` for `answers`.
     ///
     /// # Errors
-    /// Settings out of range.
+    /// Settings out of range; a card that has no memory left for another [`queue`].
     pub fn new(model: Arc<Model>, settings: &StreamSettings, answers: Answers) -> Result<Self, ModelError> {
         settings.validate()?;
         let device = queue(&model.device)?;
@@ -115,6 +115,9 @@ impl Stream {
     /// A keyframe sees the window that it will be part of; any other frame sees all that is cached, and itself (scale
     /// frames see each other in full, whatever is said of them). Either leaves no trace unless [`Stream::accept`]
     /// is called before the next push.
+    ///
+    /// Frames from another device than [`Stream::device`] go through main memory; those of a card must have been waited for
+    /// if they are in a queue of another thread's (as Candle's own device has them).
     ///
     /// # Errors
     /// Frames of the wrong shape, size or number; a device that fails or has no memory left. The stream is then as it
@@ -234,7 +237,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         enter(&self.device);
-        // The weights may go with it, which its queue reads.
+        // The weights may be freed next, if nothing else uses them: in another queue, so this one must have read them.
         let _ = self.device.synchronize();
     }
 }

@@ -54,7 +54,7 @@ impl Engine {
     /// A session for one video.
     ///
     /// # Errors
-    /// A setting out of range, or keyframes by motion where only poses are wanted.
+    /// A setting out of range, keyframes by motion where only poses are wanted, or a card that has no memory left.
     pub fn session(&self, config: SessionConfig) -> Result<Session, EngineError> {
         Session::new(Arc::clone(&self.model), config)
     }

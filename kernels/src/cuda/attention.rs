@@ -122,3 +122,79 @@ pub(crate) fn attend(
         },
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::ffi;
+
+    type Plan = unsafe extern "C" fn(*mut ffi::PagedAttention, u32);
+
+    /// `tokens` queries of 16 heads over `pages` full pages of `page_size` rows.
+    fn planned(
+        plan: Plan,
+        element: i32,
+        [tokens, pages, page_size]: [u32; 3],
+        multiprocessors: u32,
+    ) -> ffi::PagedAttention {
+        let pool = ffi::PagePool { keys: std::ptr::null(), value_offset: 0, row_stride: 0, page_stride: 0, pages };
+        let mut attention = ffi::PagedAttention {
+            queries: std::ptr::null(),
+            query_stride: 0,
+            group_stride: 0,
+            output: std::ptr::null_mut(),
+            frames: pool,
+            special: pool,
+            table: std::ptr::null(),
+            frame_pages: pages,
+            special_pages: 0,
+            last_rows: page_size,
+            batch: 1,
+            tokens,
+            heads: 16,
+            head_dim: 64,
+            page_size,
+            scale: 0.125,
+            element,
+            whole: 0,
+            splits: 0,
+            workspace: std::ptr::null_mut(),
+        };
+        // SAFETY: it reads and writes the description alone.
+        unsafe { plan(&raw mut attention, multiprocessors) };
+        attention
+    }
+
+    /// For pictures of any size, scale passes and long streams: a plan has parts, says what the workspace goes by, and does not
+    /// take memory for all rows where few are shared.
+    #[test]
+    fn plans_are_possible_and_modest() {
+        let mut plans: Vec<(Plan, i32)> =
+            vec![(ffi::paged_attention_plan, ffi::F32), (ffi::paged_attention_plan, ffi::BF16)];
+        #[cfg(periplus_hopper)]
+        plans.push((ffi::paged_attention_hopper_plan, ffi::BF16));
+        let mut partly = 0;
+        for (plan, element) in plans {
+            for multiprocessors in [16, 46, 84, 108, 114, 132, 170] {
+                for rows in 1..=64 {
+                    let frame = 37 * rows + 6;
+                    for (frames, pages) in [(1, 1), (8, 8), (1, 72), (1, 1000)] {
+                        let sizes = [frames * frame, pages, frame];
+                        let a = planned(plan, element, sizes, multiprocessors);
+                        let context = format!("{sizes:?} on {multiprocessors}: {} whole, {} splits", a.whole, a.splits);
+                        assert!((1..=64).contains(&a.splits), "{context}");
+                        assert!(a.splits > 1 || a.whole == 0, "{context}");
+                        // SAFETY: it reads the description alone.
+                        let floats = unsafe { ffi::paged_attention_workspace(&raw const a) };
+                        assert_eq!(floats == 0, a.splits == 1, "{context}");
+                        assert!(
+                            a.whole == 0 || floats <= 16 << 20,
+                            "{context}: {floats} numbers, few of which are used"
+                        );
+                        partly += usize::from(a.whole > 0);
+                    }
+                }
+            }
+        }
+        assert!(partly > 0, "no plan shares what full rounds leave");
+    }
+}
