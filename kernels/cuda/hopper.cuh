@@ -52,8 +52,27 @@ __device__ __forceinline__ uint64_t descriptor(const void *p) {
     const uint64_t address = (shared_address(p) & 0x3FFFF) >> 4, group_stride = 1024 >> 4, swizzle_128_bytes = 1;
     return address | (uint64_t)1 << 16 | group_stride << 32 | swizzle_128_bytes << 62;
 }
+// The accumulator `d` of a wgmma of so many columns, half as many registers: their list in the instruction, where they come first,
+// and as operands.
+#define LIST_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define LIST_64 LIST_32 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define LIST_96 LIST_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define LIST_112 LIST_96 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define LIST_128 LIST_112 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define LIST_192 LIST_128 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+                          "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define LIST_256 LIST_192 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+                          "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define REGISTERS_8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
                           "+f"(d[i + 6]), "+f"(d[i + 7])
+#define REGISTERS_16(d, i) REGISTERS_8(d, i), REGISTERS_8(d, i + 8)
+#define REGISTERS_32 REGISTERS_16(d, 0)
+#define REGISTERS_64 REGISTERS_32, REGISTERS_16(d, 16)
+#define REGISTERS_96 REGISTERS_64, REGISTERS_16(d, 32)
+#define REGISTERS_112 REGISTERS_96, REGISTERS_8(d, 48)
+#define REGISTERS_128 REGISTERS_112, REGISTERS_8(d, 56)
+#define REGISTERS_192 REGISTERS_128, REGISTERS_16(d, 64), REGISTERS_16(d, 80)
+#define REGISTERS_256 REGISTERS_192, REGISTERS_16(d, 96), REGISTERS_16(d, 112)
 
 // Position in a ring of tiles in shared memory.
 template <int STAGES> struct Ring {

@@ -47,14 +47,6 @@ __device__ __forceinline__ void copy_tile(const CUtensorMap *map, void *to, uint
                  : "memory");
 }
 
-#define LIST_96 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
-                "%23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, "     \
-                "%44, %45, %46, %47"
-#define LIST_112 LIST_96 ", %48, %49, %50, %51, %52, %53, %54, %55"
-#define REGISTERS_96 REGISTERS_8(d, 0), REGISTERS_8(d, 8), REGISTERS_8(d, 16), REGISTERS_8(d, 24), REGISTERS_8(d, 32), \
-                     REGISTERS_8(d, 40)
-#define REGISTERS_112 REGISTERS_96, REGISTERS_8(d, 48)
-
 // scores[64, tile] (+)= queries[64, 16] keys[tile, 16]ᵀ, both in shared memory.
 #define WGMMA_SCORES(Number, type, tile, list, registers, a_at, b_at, add_at)                                            \
     __device__ __forceinline__ void wgmma_scores(Number, float (&d)[tile / 2], uint64_t a, uint64_t b, int add) {        \
@@ -74,9 +66,8 @@ WGMMA_SCORES_OF(__half, "f16")
 #define WGMMA_OUTPUT(type)                                                                                               \
     asm volatile("{ .reg .pred add; setp.ne.b32 add, 1, 0;\n"                                                            \
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " "                                         \
-                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
-                 "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, add, 1, 1, 1; }"         \
-                 : REGISTERS_8(d, 0), REGISTERS_8(d, 8), REGISTERS_8(d, 16), REGISTERS_8(d, 24)                          \
+                 "{" LIST_64 "}, {%32, %33, %34, %35}, %36, add, 1, 1, 1; }"                                             \
+                 : REGISTERS_64                                                                                          \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 __device__ __forceinline__ void wgmma_output(__nv_bfloat16, float (&d)[DIM / 2], const uint32_t *a, uint64_t b) {
     WGMMA_OUTPUT("bf16");

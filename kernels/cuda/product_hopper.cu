@@ -73,24 +73,6 @@ __device__ __forceinline__ void store_pair(uint32_t address, float x, float y) {
     asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
 }
 
-#define LIST_0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define LIST_1 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define LIST_2 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-#define LIST_3 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define LIST_4 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
-#define LIST_5 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define LIST_6 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
-#define LIST_7 "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define LIST_64 LIST_0 ", " LIST_1
-#define LIST_128 LIST_64 ", " LIST_2 ", " LIST_3
-#define LIST_192 LIST_128 ", " LIST_4 ", " LIST_5
-#define LIST_256 LIST_192 ", " LIST_6 ", " LIST_7
-#define REGISTERS_32 REGISTERS_8(d, 0), REGISTERS_8(d, 8)
-#define REGISTERS_64 REGISTERS_32, REGISTERS_8(d, 16), REGISTERS_8(d, 24)
-#define REGISTERS_128 REGISTERS_64, REGISTERS_8(d, 32), REGISTERS_8(d, 40), REGISTERS_8(d, 48), REGISTERS_8(d, 56)
-#define REGISTERS_192 REGISTERS_128, REGISTERS_8(d, 64), REGISTERS_8(d, 72), REGISTERS_8(d, 80), REGISTERS_8(d, 88)
-#define REGISTERS_256 REGISTERS_192, REGISTERS_8(d, 96), REGISTERS_8(d, 104), REGISTERS_8(d, 112), REGISTERS_8(d, 120)
-
 // d[64, outputs] += a[64, 16] b[outputs, 16]ᵀ, both in shared memory.
 #define WGMMA(Number, type, outputs, list, registers, a_at, b_at)                                                        \
     __device__ __forceinline__ void wgmma(Number, float (&d)[outputs / 2], uint64_t a, uint64_t b) {                     \
@@ -101,7 +83,7 @@ __device__ __forceinline__ void store_pair(uint32_t address, float x, float y) {
                      : "l"(a), "l"(b));                                                                                  \
     }
 #define WGMMA_OF(Number, type)                                                  \
-    WGMMA(Number, type, 32, LIST_0, REGISTERS_32, "%16", "%17")                 \
+    WGMMA(Number, type, 32, LIST_32, REGISTERS_32, "%16", "%17")                 \
     WGMMA(Number, type, 64, LIST_64, REGISTERS_64, "%32", "%33")                \
     WGMMA(Number, type, 128, LIST_128, REGISTERS_128, "%64", "%65")             \
     WGMMA(Number, type, 192, LIST_192, REGISTERS_192, "%96", "%97")             \
