@@ -31,3 +31,5 @@ pub mod prediction;
 pub mod resample;
 pub mod rotary;
 pub mod tokens;
+
+pub use operand::try_zeros;

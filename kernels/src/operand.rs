@@ -192,14 +192,19 @@ pub(crate) fn check_distinct(op: &str, target: &Tensor, sources: &[&Tensor]) -> 
     Ok(())
 }
 
-/// Zeros for an output; an error where it would not fit in memory.
+/// Zeros of a shape; `None` where they would not fit in memory.
 ///
 /// A fresh zeroed allocation is mapped but not touched, so the threads that fill it fault its pages in.
+pub fn try_zeros(dims: &[usize]) -> Option<Vec<f32>> {
+    let count = dims.iter().try_fold(1_usize, |count, &d| count.checked_mul(d))?;
+    black_box(Vec::<f32>::new()).try_reserve_exact(count).is_ok().then(|| vec![0.0; count])
+}
+
+/// Zeros for an output; an error where it would not fit in memory.
 pub(crate) fn zeros(op: &str, dims: &[usize]) -> Result<Vec<f32>> {
-    let count = dims.iter().try_fold(1_usize, |count, &d| count.checked_mul(d));
-    match count {
-        Some(count) if black_box(Vec::<f32>::new()).try_reserve_exact(count).is_ok() => Ok(vec![0.0; count]),
-        _ => bail!("{op}: an output of shape {dims:?} does not fit in memory"),
+    match try_zeros(dims) {
+        Some(zeros) => Ok(zeros),
+        None => bail!("{op}: an output of shape {dims:?} does not fit in memory"),
     }
 }
 

@@ -3,9 +3,8 @@
 //! The numbers are splitmix64 (Steele, Lea, Flood 2014) of the FNV-1a hash of a name plus an index, in float64,
 //! rounded to float32 once at the end. Weights are scaled so that every tensor moves the outputs.
 
-use std::hint::black_box;
-
 use candle_core::{Device, Result, Tensor};
+use periplus_kernels::try_zeros;
 use rayon::prelude::*;
 
 const FNV_OFFSET: u64 = 0xCBF2_9CE4_8422_2325;
@@ -77,11 +76,9 @@ impl Scaling {
 fn filled(shape: &[usize], value: impl Fn(u64) -> f32 + Sync) -> Result<Vec<f32>> {
     // Many at a time, in a loop of our own: whether the compiler inlined what rayon calls for each number made a third of the time.
     const PART: usize = 1 << 12;
-    let count = shape.iter().try_fold(1usize, |count, &n| count.checked_mul(n));
-    let Some(count) = count.filter(|&count| black_box(Vec::<f32>::new()).try_reserve_exact(count).is_ok()) else {
+    let Some(mut values) = try_zeros(shape) else {
         candle_core::bail!("a tensor of shape {shape:?} does not fit in memory")
     };
-    let mut values = vec![0.0; count];
     values.par_chunks_mut(PART).enumerate().for_each(|(part, values)| {
         for (i, to) in (part * PART..).zip(values) {
             *to = value(i as u64);
