@@ -313,6 +313,8 @@ struct Named {
     const char *name;
     Case c;
 };
+// Tokens of frames of 518 x 294, 518 x 392 and 518 x 518 pixels.
+static const uint32_t other_sizes[] = {783, 1041, 1375};
 // The products of a block for frames of so many tokens.
 static std::vector<Named> block(ElementType type, uint32_t tokens) {
     std::vector<Named> all = {
@@ -402,7 +404,7 @@ int main(int argc, char **argv) {
     if (mode == "check")
         for (ElementType type : types) {
             for (const Named &named : network(type)) check(named.c, random, "network");
-            for (uint32_t tokens : {783, 1041, 1375})
+            for (uint32_t tokens : other_sizes)
                 for (const Named &named : block(type, tokens)) check(named.c, random, "network");
             check(linear(type, 0, 64, 64), random, "empty");
             check(linear(type, 20, 64, 0), random, "empty");
@@ -415,7 +417,7 @@ int main(int argc, char **argv) {
         }
     if (mode == "bench") {
         for (const Named &named : network(ELEMENT_BF16)) bench(named.name, named.c, random);
-        for (uint32_t tokens : {783, 1041, 1375})  // 518 x 294, 518 x 392 and 518 x 518 pixels
+        for (uint32_t tokens : other_sizes)
             for (const Named &named : block(ELEMENT_BF16, tokens))
                 bench((named.name + (", " + std::to_string(tokens))).c_str(), named.c, random);
         bench("perceptron in", network(ELEMENT_F16)[2].c, random);
