@@ -3,30 +3,37 @@
 #include "instructions.cuh"
 #include "paged_attention.h"
 
-// Blocks of `queries` queries, of all heads and groups.
-__host__ __device__ inline uint32_t blocks_across(const PagedAttention &a, uint32_t queries) {
-    return (a.tokens + queries - 1) / queries;
+// Blocks of queries, of all heads and groups.
+__host__ __device__ inline uint32_t blocks_across(const PagedAttention &a) {
+    return (a.tokens + a.block_queries - 1) / a.block_queries;
 }
-__host__ __device__ inline uint64_t blocks_of(const PagedAttention &a, uint32_t queries) {
-    return (uint64_t)blocks_across(a, queries) * a.heads * a.batch;
+__host__ __device__ inline uint64_t blocks_of(const PagedAttention &a) {
+    return (uint64_t)blocks_across(a) * a.heads * a.batch;
 }
 
-// What a thread block works on: `queries` queries of a head from `first_query` on, and a part of the keys that they see.
+// What thread block `block` of a launch works on: the queries of a head from `first_query` on, and a part of the keys that they
+// see.
 struct Share {
     uint32_t first_query, head, group, split, splits;
+    uint64_t part_row;  // of its first query, among those whose keys are shared, see Parts
 
-    __device__ __forceinline__ Share(const PagedAttention &a, uint32_t queries) : split(0), splits(1) {
-        const uint32_t across = blocks_across(a, queries), shared = across * a.heads * a.batch - a.whole;
-        uint32_t block = blockIdx.x;
+    __host__ __device__ __forceinline__ Share(const PagedAttention &a, uint32_t block) : split(0), splits(1), part_row(0) {
+        const uint32_t across = blocks_across(a), shared_blocks = across * a.heads * a.batch - a.whole;
         if (block >= a.whole) {
             // Blocks that run at once read the same keys, so that most find them in the L2 cache.
-            split = (block - a.whole) / shared;
+            const uint32_t number = (block - a.whole) % shared_blocks;
+            split = (block - a.whole) / shared_blocks;
             splits = a.splits;
-            block = a.whole + (block - a.whole) % shared;
+            part_row = (uint64_t)number * a.block_queries;
+            block = a.whole + number;
         }
-        first_query = block % across * queries;
+        first_query = block % across * a.block_queries;
         head = block / across % a.heads;
         group = block / across / a.heads;
+    }
+    // Row of the output, which is [batch, tokens, heads].
+    __host__ __device__ __forceinline__ uint64_t row(const PagedAttention &a, uint32_t query) const {
+        return ((uint64_t)group * a.tokens + query) * a.heads + head;
     }
 };
 
@@ -71,15 +78,17 @@ template <int TILE> struct KeyTiles {
     }
 };
 
-// Where a block leaves the sums of its part: unnormalised output [splits, rows, head_dim], then for each
-// [splits, rows] the reference its weights are relative to (as a power of two) and their sum. Rows are
-// [batch, tokens, heads].
+// Where a block leaves the sums of its part: unnormalised output [splits, rows, head_dim], then for each [splits, rows] the
+// reference its weights are relative to (as a power of two) and their sum. Rows are [shared block, query of the block].
 struct Parts {
     float *output;
     float2 *states;
     __host__ __device__ Parts(const PagedAttention &a)
         : output(a.workspace), states((float2 *)(a.workspace + a.splits * rows(a) * a.head_dim)) {}
-    static __host__ __device__ uint64_t rows(const PagedAttention &a) { return (uint64_t)a.batch * a.tokens * a.heads; }
+    static __host__ __device__ uint64_t rows(const PagedAttention &a) { return (blocks_of(a) - a.whole) * a.block_queries; }
+    static __host__ __device__ uint64_t at(const PagedAttention &a, const Share &share, uint32_t query) {
+        return share.split * rows(a) + share.part_row + (query - share.first_query);
+    }
 };
 
 constexpr float LOG2E = 1.4426950408889634f;
@@ -105,15 +114,14 @@ constexpr uint32_t MAX_SPLITS = 64;
 // Cuts the work so that it ends first, for blocks of `tiles` tiles each, `slots` of them at once; `start` and `merge` are the
 // costs of a block and of the merge's launch in units of a tile. Either all blocks are shared, or those alone that are left
 // after rounds in which every slot has one. The latter must be 5 % cheaper by this count, since blocks do not really run in
-// rounds; and it must do with little memory, since parts have room for all rows.
+// rounds.
 inline void plan(PagedAttention *a, uint32_t queries, uint64_t tiles, uint64_t slots, uint64_t start, uint64_t merge) {
-    constexpr uint64_t PARTS = 47;               // that memory writes and reads in the time of a tile, on an H200
-    constexpr uint64_t MOST_FLOATS = 16u << 20;  // of a workspace of which few rows are used
-    const uint64_t blocks = blocks_of(*a, queries), full_rounds = blocks / slots;
+    constexpr uint64_t PARTS = 47;  // that memory writes and reads in the time of a tile, on an H200
+    a->block_queries = queries;
+    const uint64_t blocks = blocks_of(*a), full_rounds = blocks / slots;
     uint64_t least = ~0ull;
     for (uint64_t rounds : {(uint64_t)0, full_rounds})
         for (uint64_t splits = 1; splits <= MAX_SPLITS && (splits == 1 || splits <= tiles); ++splits) {
-            if (rounds && splits * Parts::rows(*a) * (a->head_dim + 2) > MOST_FLOATS) break;
             const uint64_t parts = (blocks - rounds * slots) * splits;
             uint64_t cost = rounds * (tiles + start) + (parts + slots - 1) / slots * ((tiles + splits - 1) / splits + start) +
                             (splits > 1 ? merge + parts / PARTS : 0);
@@ -126,10 +134,11 @@ inline void plan(PagedAttention *a, uint32_t queries, uint64_t tiles, uint64_t s
         }
     if (a->splits == 1) a->whole = 0;
 }
-// Thread blocks of a launch; 0 for a plan that cannot be.
+// Thread blocks of a launch, each of `queries` queries; 0 for a plan that cannot be.
 inline uint32_t grid_of(const PagedAttention *a, uint32_t queries) {
-    const uint64_t blocks = blocks_of(*a, queries);
-    if (a->splits == 0 || a->splits > MAX_SPLITS || a->whole > blocks) return 0;
+    if (a->block_queries != queries || a->splits == 0 || a->splits > MAX_SPLITS) return 0;
+    const uint64_t blocks = blocks_of(*a);
+    if (a->whole && (a->splits == 1 || a->whole >= blocks)) return 0;
     const uint64_t all = a->whole + (blocks - a->whole) * a->splits;
     return all < 1u << 31 ? (uint32_t)all : 0;
 }

@@ -70,7 +70,7 @@ template <typename T, int DIM> __global__ void __launch_bounds__(THREADS) kernel
     extern __shared__ __align__(128) unsigned char raw[];
     Shared16<T, DIM> &shared = *reinterpret_cast<Shared16<T, DIM> *>(raw);
     wait_for_kernel_before();
-    const Share share(a, QUERIES_16);
+    const Share share(a, blockIdx.x);
     const uint32_t head = share.head, group = share.group, first_query = share.first_query;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
@@ -155,7 +155,7 @@ template <typename T, int DIM> __global__ void __launch_bounds__(THREADS) kernel
         total += __shfl_xor_sync(~0u, total, 2);
         const uint32_t at_query = first_query + warp * 16 + i * 8 + lane / 4;
         if (at_query >= a.tokens) continue;
-        const uint64_t row = ((uint64_t)group * a.tokens + at_query) * a.heads + head;
+        const uint64_t row = share.row(a, at_query);
         if (share.splits == 1) {
             const float inverse = total > 0.f ? 1.f / total : 0.f;
             T *to = (T *)a.output + row * DIM + lane % 4 * 2;
@@ -164,7 +164,7 @@ template <typename T, int DIM> __global__ void __launch_bounds__(THREADS) kernel
                 *(uint32_t *)(to + n * 8) = pack(output[n][i * 2] * inverse, output[n][i * 2 + 1] * inverse, T());
         } else {
             const Parts parts(a);
-            const uint64_t at = share.split * Parts::rows(a) + row;
+            const uint64_t at = Parts::at(a, share, at_query);
             float *to = parts.output + at * DIM + lane % 4 * 2;
 #pragma unroll
             for (int n = 0; n < DIM / 8; n++) *(float2 *)(to + n * 8) = make_float2(output[n][i * 2], output[n][i * 2 + 1]);
@@ -184,7 +184,7 @@ template <int DIM, int QUERIES> __global__ void __launch_bounds__(THREADS) kerne
     Tiles<float, DIM, TILE_32> &shared = *reinterpret_cast<Tiles<float, DIM, TILE_32> *>(raw);
     constexpr int CHUNKS = DIM / 32, STEPS = TILE_32 / 4;
     wait_for_kernel_before();
-    const Share share(a, WARPS * QUERIES);
+    const Share share(a, blockIdx.x);
     const uint32_t head = share.head, group = share.group;
     const int part = threadIdx.x % 8, slot = threadIdx.x / 8 % 4;
     const uint32_t first_query = share.first_query + threadIdx.x / 32 * QUERIES;
@@ -282,9 +282,8 @@ template <int DIM, int QUERIES> __global__ void __launch_bounds__(THREADS) kerne
             y[c] = make_float4(total(own.x), total(own.y), total(own.z), total(own.w));
         }
         if (slot != 0 || first_query + q >= a.tokens) continue;
-        const uint64_t row = ((uint64_t)group * a.tokens + first_query + q) * a.heads + head;
+        const uint64_t row = share.row(a, first_query + q), at = Parts::at(a, share, first_query + q);
         const Parts parts(a);
-        const uint64_t at = share.split * Parts::rows(a) + row;
         const float inverse = share.splits > 1 ? 1.f : weight > 0.f ? 1.f / weight : 0.f;
         float *to = share.splits > 1 ? parts.output + at * DIM : (float *)a.output + row * DIM;
 #pragma unroll
@@ -300,12 +299,13 @@ template <int DIM, int QUERIES> __global__ void __launch_bounds__(THREADS) kerne
 // A warp a row of those that were shared, and in it a lane a part, twice over. A part without keys has the sum 0 and takes no
 // share.
 template <typename T>
-__global__ void __launch_bounds__(THREADS) merge_kernel(const __grid_constant__ PagedAttention a, uint32_t queries) {
+__global__ void __launch_bounds__(THREADS) merge_kernel(const __grid_constant__ PagedAttention a) {
     wait_for_kernel_before();
-    const uint64_t rows = Parts::rows(a), row = blockIdx.x * (uint64_t)WARPS + threadIdx.x / 32;
-    if (row >= rows) return;
-    const uint64_t head = row / a.heads / a.tokens * a.heads + row % a.heads, query = row / a.heads % a.tokens;
-    if (head * blocks_across(a, queries) + query / queries < a.whole) return;
+    const uint64_t rows = Parts::rows(a), part_row = blockIdx.x * (uint64_t)WARPS + threadIdx.x / 32;
+    if (part_row >= rows) return;
+    const Share first(a, a.whole + (uint32_t)(part_row / a.block_queries));  // of those that share these keys
+    const uint32_t query = first.first_query + (uint32_t)(part_row % a.block_queries);
+    if (query >= a.tokens) return;
     const Parts parts(a);
     const uint32_t lane = threadIdx.x % 32;
     float2 state[2];
@@ -313,7 +313,7 @@ __global__ void __launch_bounds__(THREADS) merge_kernel(const __grid_constant__ 
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const uint32_t split = lane + 32 * i;
-        state[i] = split < a.splits ? parts.states[split * rows + row] : make_float2(LOWEST, 0.f);
+        state[i] = split < a.splits ? parts.states[split * rows + part_row] : make_float2(LOWEST, 0.f);
         if (state[i].y > 0.f) top = fmaxf(top, state[i].x);
     }
     for (int lanes = 1; lanes < 32; lanes *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, lanes));
@@ -329,9 +329,9 @@ __global__ void __launch_bounds__(THREADS) merge_kernel(const __grid_constant__ 
 #pragma unroll 8
         for (uint32_t split = 0; split < a.splits; split++) {
             const float weight = __shfl_sync(~0u, split < 32 ? share[0] : share[1], split % 32);
-            x = fmaf(parts.output[(split * rows + row) * a.head_dim + d], weight, x);
+            x = fmaf(parts.output[(split * rows + part_row) * a.head_dim + d], weight, x);
         }
-        ((T *)a.output)[row * a.head_dim + d] = from_float<T>(x * inverse);
+        ((T *)a.output)[first.row(a, query) * a.head_dim + d] = from_float<T>(x * inverse);
     }
 }
 
@@ -342,7 +342,7 @@ cudaError_t launch(size_t bytes, uint32_t queries, const PagedAttention *a, cuda
     const uint32_t blocks = grid_of(a, queries);
     if (blocks == 0) return cudaErrorInvalidValue;
     error = launch_early(kernel, dim3(blocks), THREADS, bytes, stream, *a);
-    return error != cudaSuccess || a->splits == 1 ? error : paged_attention_merge(a, queries, stream);
+    return error != cudaSuccess || a->splits == 1 ? error : paged_attention_merge(a, stream);
 }
 template <typename T, int DIM> cudaError_t launch_16(const PagedAttention *a, cudaStream_t stream) {
     return launch<kernel_16<T, DIM>>(sizeof(Shared16<T, DIM>), QUERIES_16, a, stream);
@@ -371,13 +371,13 @@ extern "C" void paged_attention_plan(PagedAttention *a, uint32_t multiprocessors
 }
 
 extern "C" uint64_t paged_attention_workspace(const PagedAttention *a) {
-    return a->splits > 1 ? (uint64_t)a->splits * Parts::rows(*a) * (a->head_dim + 2) : 0;
+    return a->splits > 1 ? a->splits * Parts::rows(*a) * (a->head_dim + 2) : 0;
 }
 
-extern "C" cudaError_t paged_attention_merge(const PagedAttention *a, uint32_t queries, cudaStream_t stream) {
+extern "C" cudaError_t paged_attention_merge(const PagedAttention *a, cudaStream_t stream) {
     const dim3 blocks((uint32_t)((Parts::rows(*a) + WARPS - 1) / WARPS));
     return with_element(a->type, [&](auto number) {
-        return launch_early(merge_kernel<decltype(number)>, blocks, THREADS, 0, stream, *a, queries);
+        return launch_early(merge_kernel<decltype(number)>, blocks, THREADS, 0, stream, *a);
     });
 }
 

@@ -37,17 +37,17 @@ typedef struct {
     uint32_t batch, tokens, heads, head_dim, page_size;  // tokens: queries of a group
     float scale;
     ElementType type;    // of queries, keys, values and output; products and sums are float32
-    // How the work is cut into thread blocks, each of some queries of one head: the first `whole` of them see all their keys;
-    // each of the others is shared by `splits` blocks, a part of the key list for each. 1 needs no workspace.
-    uint32_t whole, splits;
+    // The plan: how the work is cut into thread blocks, each of `block_queries` queries of one head. The first `whole` of them
+    // see all their keys; each of the others is shared by `splits` blocks, a part of the key list for each. 1 needs no workspace.
+    uint32_t block_queries, whole, splits;
     float *workspace;      // paged_attention_workspace() floats, 16-byte aligned
 } PagedAttention;
 
-// Sets `whole` and `splits` to what fills `multiprocessors` best, for the kernel that the name says.
+// Sets the plan to what fills `multiprocessors` best, for the kernel that the name says.
 void paged_attention_plan(PagedAttention *attention, uint32_t multiprocessors);
 void paged_attention_hopper_plan(PagedAttention *attention, uint32_t multiprocessors);
 
-// Floats of workspace that `attention->splits` parts need; 0 for one part.
+// Floats of workspace that a plan needs.
 uint64_t paged_attention_workspace(const PagedAttention *attention);
 
 // Compute capability 8.0 and up; head_dim 32 (float32 only), 64 or 128. Pointers and strides in bytes are multiples of 16.
@@ -57,8 +57,8 @@ cudaError_t paged_attention(const PagedAttention *attention, cudaStream_t stream
 // Compute capability 9.0 only; 16 bits, head_dim 64; otherwise as above.
 cudaError_t paged_attention_hopper(const PagedAttention *attention, cudaStream_t stream);
 
-// Puts the parts in the workspace together: the last step of both when there is more than one. `queries` of a thread block.
-cudaError_t paged_attention_merge(const PagedAttention *attention, uint32_t queries, cudaStream_t stream);
+// Puts the parts in the workspace together: the last step of both when there is more than one.
+cudaError_t paged_attention_merge(const PagedAttention *attention, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -294,7 +294,7 @@ template <typename T, int TILE> struct Consumer {
             total += __shfl_xor_sync(~0u, total, 2);
             const uint32_t query = first_query + i * 8 + lane / 4;
             if (query >= a.tokens) continue;
-            const uint64_t row = ((uint64_t)share.group * a.tokens + query) * a.heads + share.head;
+            const uint64_t row = share.row(a, query);
             if (share.splits == 1) {
                 const float inverse = total > 0.f ? 1.f / total : 0.f;
                 T *to = (T *)a.output + row * DIM + lane % 4 * 2;
@@ -303,7 +303,7 @@ template <typename T, int TILE> struct Consumer {
                     *(uint32_t *)(to + j * 8) = pack(output[j * 4 + i * 2] * inverse, output[j * 4 + i * 2 + 1] * inverse, T());
             } else {
                 const Parts parts(a);
-                const uint64_t at = share.split * Parts::rows(a) + row;
+                const uint64_t at = Parts::at(a, share, query);
                 float *to = parts.output + at * DIM + lane % 4 * 2;
 #pragma unroll
                 for (int j = 0; j < DIM / 8; j++)
@@ -320,7 +320,7 @@ attention_kernel(const __grid_constant__ CUtensorMap query_map, const __grid_con
                  const __grid_constant__ CUtensorMap special_map, const __grid_constant__ PagedAttention a) {
     extern __shared__ __align__(1024) unsigned char raw[];
     Shared<T, TILE> &shared = *reinterpret_cast<Shared<T, TILE> *>(raw);
-    const Share share(a, QUERIES);
+    const Share share(a, blockIdx.x);
     // The last block of a head may have no queries for its last consumer, which then leaves the tensor cores to the others.
     const uint32_t busy = min((a.tokens - share.first_query + 63) / 64, (uint32_t)CONSUMERS);
 
@@ -403,7 +403,7 @@ template <typename T, int TILE> cudaError_t launch(const PagedAttention *a, cuda
     const uint32_t blocks = grid_of(a, QUERIES);
     if (blocks == 0) return cudaErrorInvalidValue;
     error = launch_early(attention_kernel<T, TILE>, dim3(blocks), THREADS, bytes, stream, query_map, frame_map, special_map, *a);
-    return error != cudaSuccess || a->splits == 1 ? error : paged_attention_merge(a, QUERIES, stream);
+    return error != cudaSuccess || a->splits == 1 ? error : paged_attention_merge(a, stream);
 }
 template <typename T> cudaError_t launch(const PagedAttention *a, cudaStream_t stream) {
     return tile_for(a) == TILES[0] ? launch<T, TILES[0]>(a, stream) : launch<T, TILES[1]>(a, stream);

@@ -91,6 +91,7 @@ pub(crate) fn attend(
         page_size: size(table.page_size)?,
         scale: (dim as f32).sqrt().recip(),
         element: qkv.element(op)?,
+        block_queries: 0,
         whole: 0,
         splits: 1,
         workspace: std::ptr::null_mut(),
@@ -155,6 +156,7 @@ mod tests {
             page_size,
             scale: 0.125,
             element,
+            block_queries: 0,
             whole: 0,
             splits: 0,
             workspace: std::ptr::null_mut(),
@@ -164,8 +166,8 @@ mod tests {
         attention
     }
 
-    /// For pictures of any size, scale passes and long streams: a plan has parts, says what the workspace goes by, and does not
-    /// take memory for all rows where few are shared.
+    /// For pictures of any size, scale passes and long streams: a plan has parts, there is a workspace where there are several, and
+    /// where few blocks are shared it is small.
     #[test]
     fn plans_are_possible_and_modest() {
         let mut plans: Vec<(Plan, i32)> =
@@ -186,10 +188,7 @@ mod tests {
                         // SAFETY: it reads the description alone.
                         let floats = unsafe { ffi::paged_attention_workspace(&raw const a) };
                         assert_eq!(floats == 0, a.splits == 1, "{context}");
-                        assert!(
-                            a.whole == 0 || floats <= 16 << 20,
-                            "{context}: {floats} numbers, few of which are used"
-                        );
+                        assert!(a.whole == 0 || floats <= 4 << 20, "{context}: {floats} numbers");
                         partly += usize::from(a.whole > 0);
                     }
                 }

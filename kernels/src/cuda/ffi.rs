@@ -39,6 +39,7 @@ pub(crate) struct PagedAttention {
     pub(crate) page_size: u32,
     pub(crate) scale: f32,
     pub(crate) element: c_int,
+    pub(crate) block_queries: u32,
     pub(crate) whole: u32,
     pub(crate) splits: u32,
     pub(crate) workspace: *mut f32,
