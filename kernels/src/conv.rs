@@ -231,7 +231,7 @@ impl InplaceOp3 for ConvAdd<'_> {
         weight_layout: &Layout,
     ) -> Result<()> {
         let window = self.check(x_layout, weight_layout, y_layout)?;
-        let y = cuda::memory("conv2d_add: y", &x.device, y, y_layout)?;
+        let y = cuda::target("conv2d_add: y", &x.device, y, y_layout)?;
         let target = Target { y, add: true, activation: Activation::Identity };
         let (x, weight) = ((x, x_layout), (weight, weight_layout));
         cuda::product::product("conv2d_add", &target, x, weight, self.bias.as_ref(), &window)

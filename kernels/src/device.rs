@@ -218,8 +218,9 @@ mod card {
 
     /// A queue of its own on `device`, for the operations of this crate. The CPU has none, and is itself.
     ///
-    /// An operation on a card goes to the queue of what it works on, and is done after all that is in it. Weights that have been
-    /// waited for may be read from any. Nothing orders two queues: a tensor goes from one to another by way of main memory.
+    /// An operation on a card goes to the queue of its first operand (not of weights), where also what it writes must be, and is done
+    /// after all that is in it. Weights that have been waited for may be read from any. Nothing orders two queues: a tensor goes from
+    /// one to another by way of main memory.
     ///
     /// Candle's own [`Device::new_cuda`] stands for a queue of each thread's instead. The driver ends such a queue with its thread,
     /// and was seen to wait for ever there.

@@ -170,7 +170,7 @@ impl InplaceOp3 for LinearAdd<'_> {
         weight_layout: &Layout,
     ) -> Result<()> {
         check_sum(x_layout, weight_layout, self.bias.as_ref(), y_layout)?;
-        let y = cuda::memory("linear_add: y", &x.device, y, y_layout)?;
+        let y = cuda::target("linear_add: y", &x.device, y, y_layout)?;
         let target = Target { y, add: true, activation: Activation::Identity };
         on_card("linear_add", &target, (x, x_layout), (weight, weight_layout), self.bias.as_ref())
     }

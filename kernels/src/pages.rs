@@ -209,7 +209,7 @@ impl InplaceOp2 for Append {
         let ([keys, values], width) = self.targets(pool_layout.dims(), qkv_layout.dims())?;
         let device = &qkv.device;
         let qkv = cuda::memory("append: qkv", device, qkv, qkv_layout)?;
-        let pool = cuda::memory("append: pool", device, pool, pool_layout)?.expect("append: pool", qkv.dtype())?;
+        let pool = cuda::target("append: pool", device, pool, pool_layout)?.expect("append: pool", qkv.dtype())?;
         let target = (pool.skip(keys.start), (values.start - keys.start) as i64);
         let size = |size| cuda::count("append", size);
         cuda::operations::append_rows(device, target, qkv, size(qkv_layout.dims()[0])?, size(width)?)
@@ -311,7 +311,7 @@ impl InplaceOp2 for CopyRows {
         let (sources, targets) = (self.sources(from_layout.dims())?, self.targets(to_layout.dims())?);
         let device = from.device.clone();
         let from = cuda::memory("copy_rows: from", &device, from, from_layout)?;
-        let to = cuda::memory("copy_rows: to", &device, to, to_layout)?.expect("copy_rows: to", from.dtype())?;
+        let to = cuda::target("copy_rows: to", &device, to, to_layout)?.expect("copy_rows: to", from.dtype())?;
         for (source, target) in sources.into_iter().zip(targets) {
             cuda::copy(&device, to.skip(target.start), from.skip(source.start), source.len())?;
         }

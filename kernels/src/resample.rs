@@ -120,7 +120,7 @@ impl InplaceOp2 for BilinearAdd {
     fn cuda_fwd(&self, y: &mut CudaStorage, y_layout: &Layout, x: &CudaStorage, x_layout: &Layout) -> Result<()> {
         let dims = Self::check(y_layout, x_layout)?;
         let device = &x.device;
-        let y = cuda::memory("bilinear_add: y", device, y, y_layout)?;
+        let y = cuda::target("bilinear_add: y", device, y, y_layout)?;
         let x = cuda::memory("bilinear_add: x", device, x, x_layout)?;
         on_card(device, (y, dims), (x, x_layout.dims()), true)
     }

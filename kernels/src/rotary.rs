@@ -238,7 +238,7 @@ impl InplaceOp2 for NormRotateAppend<'_> {
         qkv: &CudaStorage,
         qkv_layout: &Layout,
     ) -> Result<()> {
-        let pool = cuda::memory("norm_rotate_append: pool", &qkv.device, pool, pool_layout)?;
+        let pool = cuda::target("norm_rotate_append: pool", &qkv.device, pool, pool_layout)?;
         self.norm_rotate.on_card((qkv, qkv_layout), Some((pool, pool_layout.dims(), self.page)))
     }
 }

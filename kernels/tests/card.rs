@@ -312,6 +312,23 @@ fn tokens_side_by_side_and_modulated() {
     assert_same(&modulate(&x, &n, &m).unwrap(), &modulate(&cpu_x, &cpu_n, &cpu_m).unwrap(), bar(DType::F32));
 }
 
+/// What one queue reads may come from another once it has been waited for, what it writes may not.
+#[test]
+fn nothing_is_written_in_another_queue() {
+    let Some(mut bench) = Bench::new(10) else { return };
+    let other = queue(&bench.card).unwrap();
+    let elsewhere = |dims: &[usize]| Tensor::zeros(dims, DType::F32, &other).unwrap();
+    let (x, (w, _)) = (bench.float(&[4, 8]).0, bench.float(&[8, 8]));
+    assert_error(linear_add(&elsewhere(&[4, 8]), &x, &w, None), &["linear_add: y", "queue"]);
+    let (x, (w, _)) = (bench.float(&[1, 4, 4, 8]).0, bench.float(&[8, 1, 1, 8]));
+    assert_error(conv2d_add(&elsewhere(&[1, 4, 4, 8]), &x, &w, None, 0), &["conv2d_add: y", "queue"]);
+    assert_error(bilinear_add(&elsewhere(&[1, 6, 6, 8]), &x), &["bilinear_add: y", "queue"]);
+    let qkv = bench.float(&[2, 3, 1, 64]).0;
+    assert_error(append(&elsewhere(&[1, 2, 2, 1, 64]), 0, 0, &qkv), &["append: pool", "queue"]);
+    let (pool, start) = (bench.float(&[1, 2, 2, 1, 64]).0, Rows { page: 0, row: 0 });
+    assert_error(copy_rows(&pool, start, &elsewhere(&[1, 2, 2, 1, 64]), start, 1), &["copy_rows: to", "queue"]);
+}
+
 #[test]
 fn results_come_to_main_memory_together() {
     let Some(mut bench) = Bench::new(9) else { return };

@@ -2,12 +2,13 @@
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread;
+use std::time::Duration;
 
 use periplus::{
     Answers, Config, DType, Device, Engine, FrameOutput, Keyframes, Model, Prediction, Session, SessionConfig, Stream,
-    Weights,
+    Tensor, Weights,
 };
 use periplus_tests::{Golden, card, check_keyframes, engine, errors, frames, session, stream};
 
@@ -136,11 +137,12 @@ fn engines_are_shared_and_sessions_move_between_threads() {
     assert_eq!(bits(&stream(&golden, DType::BF16, &card)), expected);
 }
 
-/// What a stream does is ordered by its own queue, whoever asks and reads; frames may come from another.
+/// All that a stream computes is in its own queue, whoever asks and reads; frames may come from another; the next stream takes over
+/// the queue of one that has ended.
 #[test]
 fn a_stream_has_a_queue_of_its_own() {
     let Some(card) = card() else { return };
-    let golden = Golden::open("stream");
+    let golden = Golden::open("stream-point-head");
     let weights = Weights::synthetic(golden.config.clone(), golden.weights_seed()).unwrap();
     let settings = &golden.config.stream;
     let frames = golden.frames().narrow(0, 0, settings.scale_frames).unwrap();
@@ -148,17 +150,31 @@ fn a_stream_has_a_queue_of_its_own() {
     // Candle's own device has a queue for each thread.
     for device in [&card, &Device::new_cuda(0).unwrap()] {
         let model = Arc::new(Model::load(&weights, DType::BF16, device).unwrap());
-        let mut streams = [(); 2].map(|()| Stream::new(Arc::clone(&model), settings, Answers::All).unwrap());
+        let stream = || Stream::new(Arc::clone(&model), settings, Answers::All).unwrap();
+        let mut streams = [stream(), stream()];
         assert!(!streams[0].device().same_device(streams[1].device()));
         for (stream, place) in streams.iter_mut().zip([&Device::Cpu, &card]) {
             let frames = frames.to_device(place).unwrap();
+            let own = stream.device().clone();
+            let mut observer = |name: &str, tokens: &Tensor| {
+                assert!(tokens.device().same_device(&own), "{name}");
+                Ok(())
+            };
             // Nobody waits, neither for the frames to be there nor, on the thread that asks, for the answer.
-            let push = || stream.push(&frames, true).unwrap();
-            let Prediction { pose_enc, depth, .. } = thread::scope(|scope| scope.spawn(push).join().unwrap());
-            let numbers =
-                [pose_enc, depth.unwrap().0].map(|part| part.flatten_all().unwrap().to_vec1::<f32>().unwrap());
+            let push = || stream.push_observed(&frames, true, Some(&mut observer)).unwrap();
+            let Prediction { pose_enc, depth, world_points, .. } =
+                thread::scope(|scope| scope.spawn(push).join().unwrap());
+            let ((depth, confidence), (points, _)) = (depth.unwrap(), world_points.unwrap());
+            let numbers = [pose_enc, depth, confidence, points].map(|part| {
+                assert!(part.device().same_device(&own));
+                part.flatten_all().unwrap().to_vec1::<f32>().unwrap()
+            });
             assert_eq!(*expected.get_or_insert_with(|| numbers.clone()), numbers);
         }
+        let [first, second] = streams;
+        let ended = second.device().clone();
+        drop(second);
+        assert!(stream().device().same_device(&ended) && !first.device().same_device(&ended));
     }
 }
 
@@ -167,23 +183,35 @@ fn a_stream_has_a_queue_of_its_own() {
 #[test]
 fn threads_end_while_others_work() {
     let Some(card) = card() else { return };
-    let golden = Golden::open("stream");
+    let golden = Arc::new(Golden::open("stream"));
     let engine = engine(&golden, DType::BF16, &card);
-    let frames = frames(&golden);
-    thread::scope(|scope| {
-        for worker in 0..12 {
-            let (golden, engine, frames) = (&golden, &engine, &frames);
-            scope.spawn(move || {
-                for _ in 0..20 {
-                    let mut session = session(golden, engine);
-                    for frame in frames {
-                        let mut push = || session.push(frame.clone()).map(drop).unwrap();
-                        if worker % 2 == 0 { push() } else { thread::scope(|scope| scope.spawn(push).join().unwrap()) }
-                    }
+    let (done, finished) = mpsc::channel();
+    for worker in 0..12 {
+        let (golden, engine, done) = (Arc::clone(&golden), engine.clone(), done.clone());
+        thread::spawn(move || {
+            let frames = frames(&golden);
+            for _ in 0..20 {
+                let mut session = session(&golden, &engine);
+                let mut outputs = Vec::new();
+                for frame in &frames {
+                    let mut push = || session.push(frame.clone()).unwrap();
+                    let short_lived = worker % 2 == 1;
+                    outputs.extend(if short_lived {
+                        thread::scope(|scope| scope.spawn(push).join().unwrap())
+                    } else {
+                        push()
+                    });
                 }
-            });
-        }
-    });
+                done.send(bits(&outputs)).unwrap();
+            }
+        });
+    }
+    drop(done);
+    let expected = bits(&stream(&golden, DType::BF16, &card));
+    for run in 0..12 * 20 {
+        let found = finished.recv_timeout(Duration::from_mins(1));
+        assert!(found.unwrap_or_else(|error| panic!("after {run} runs: {error}")) == expected, "run {run}");
+    }
 }
 
 #[test]

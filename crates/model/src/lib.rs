@@ -16,6 +16,8 @@ mod position;
 mod stream;
 mod trace;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use candle_core::{DType, Device};
 
 pub use error::ModelError;
@@ -30,6 +32,7 @@ use dense_head::DenseHead;
 use layers::Loader;
 use patch_embed::PatchEmbed;
 use periplus_kernels::attention::has_kernel;
+use periplus_kernels::device::{enter, queue};
 use periplus_kernels::prediction::ValueActivation;
 
 /// The network with its weights. Immutable: any number of streams and threads may share it.
@@ -42,6 +45,9 @@ pub struct Model {
     point_head: Option<DenseHead>,
     dtype: DType,
     device: Device,
+    /// Queues that no stream is in: that of the weights, and those of streams that have ended. To open one takes time and memory,
+    /// and waits for the others.
+    idle: Mutex<Vec<Device>>,
 }
 
 impl Model {
@@ -54,7 +60,7 @@ impl Model {
     /// A tensor that is missing or unusable, a `dtype` that weights are not stored in, a device that the kernels do not run on
     /// or not with heads of this width, or no memory.
     pub fn load(weights: &Weights, dtype: DType, device: &Device) -> Result<Self, ModelError> {
-        let device = &periplus_kernels::device::queue(device)?;
+        let device = &queue(device)?;
         let config = weights.config().clone();
         check(&config, dtype, device)?;
         let root = Loader::new(weights, dtype, device);
@@ -71,6 +77,7 @@ impl Model {
             config,
             dtype,
             device: device.clone(),
+            idle: Mutex::new(vec![device.clone()]),
         };
         // Each stream reads them from a queue of its own.
         device.synchronize()?;
@@ -85,6 +92,26 @@ impl Model {
     /// What the trunk's weights and the cache are stored in.
     pub fn dtype(&self) -> DType {
         self.dtype
+    }
+
+    /// A queue for a new stream.
+    fn take_queue(&self) -> Result<Device, ModelError> {
+        let idle = self.idle().pop();
+        Ok(idle.map_or_else(|| queue(&self.device), Ok)?)
+    }
+
+    /// The queue of a stream that has ended.
+    fn give_back(&self, queue: &Device) {
+        if queue.synchronize().is_ok() {
+            self.idle().push(queue.clone());
+        } else {
+            // The card has failed, and the libraries that Candle closes with a queue then panic.
+            std::mem::forget(queue.clone());
+        }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Device>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where the weights are. On a card streams compute in queues of their own, see [`Stream::device`].
@@ -114,6 +141,10 @@ fn check(config: &Config, dtype: DType, device: &Device) -> Result<(), ModelErro
 
 impl Drop for Model {
     fn drop(&mut self) {
-        periplus_kernels::device::enter(&self.device);
+        enter(&self.device);
+        let idle = std::mem::take(&mut *self.idle());
+        for queue in &idle {
+            self.give_back(queue);
+        }
     }
 }

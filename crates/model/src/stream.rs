@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, IndexOp, Tensor};
 use periplus_cache::{CacheStats, KvCache, Pass};
-use periplus_kernels::device::{enter, queue};
+use periplus_kernels::device::enter;
 use periplus_kernels::rotary::Rotary;
 use periplus_kernels::tokens::concat;
 
@@ -19,7 +19,7 @@ use crate::{Model, ModelError, Observer};
 ///
 /// Frames are counted in cached ones: the scale frames take 0.., each keyframe the next number.
 ///
-/// On a card it has a [`queue`] of its own, so that streams do not wait for each other, and may go from thread to thread.
+/// On a card it has a [`queue`](periplus_kernels::device::queue) of its own, so that streams do not wait for each other, and may go from thread to thread.
 pub struct Stream {
     model: Arc<Model>,
     device: Device,
@@ -71,10 +71,10 @@ impl Stream {
     /// The state of a new video, to be run through `model` for `answers`.
     ///
     /// # Errors
-    /// Settings out of range; a card that has no memory left for another [`queue`].
+    /// Settings out of range; a card that has no memory left for another [`queue`](periplus_kernels::device::queue).
     pub fn new(model: Arc<Model>, settings: &StreamSettings, answers: Answers) -> Result<Self, ModelError> {
         settings.validate()?;
-        let device = queue(&model.device)?;
+        let device = model.take_queue()?;
         let network = model.config();
         let cache = settings.cache(network.num_special());
         let head_dim = network.embed_dim / network.num_heads;
@@ -94,7 +94,7 @@ impl Stream {
         &self.model
     }
 
-    /// Where it computes: on a card, its own [`queue`], in which everything that it answers is.
+    /// Where it computes: on a card, its own [`queue`](periplus_kernels::device::queue), in which everything that it answers is.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -237,8 +237,8 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         enter(&self.device);
-        // The weights may be freed next, if nothing else uses them: in another queue, so this one must have read them.
-        let _ = self.device.synchronize();
+        // Which waits: the weights may be freed next, if nothing else uses them, in another queue than the one that reads them.
+        self.model.give_back(&self.device);
     }
 }
 

@@ -86,6 +86,14 @@ pub(crate) fn memory(what: &str, device: &CudaDevice, storage: &CudaStorage, lay
     Ok(Memory { address, dtype: storage.dtype() }.skip(start))
 }
 
+/// As [`memory`], of an operand that is written: it must be in the queue of `device`, since nothing orders two.
+pub(crate) fn target(what: &str, device: &CudaDevice, storage: &CudaStorage, layout: &Layout) -> Result<Memory> {
+    if !device.same_device(&storage.device) {
+        bail!("{what}: is not in the queue of what is written to it")
+    }
+    memory(what, device, storage, layout)
+}
+
 /// Memory for an output, which the kernel is to write in full.
 pub(crate) fn output(op: &str, device: &CudaDevice, dtype: DType, dims: &[usize]) -> Result<(CudaStorage, Memory)> {
     fn allocate<T: DeviceRepr + CudaDType>(device: &CudaDevice, count: usize) -> Result<CudaStorage> {
