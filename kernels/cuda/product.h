@@ -33,8 +33,11 @@ cudaError_t product(const Product *product, cudaStream_t stream);
 
 // Compute capability 9.0 only: 16 bits, stride 1, `inputs` a multiple of 8, pointers multiples of 16 bytes.
 // product_hopper_fits: whether that is so and it is worth it (nonzero); else use product().
+// product_hopper_plan: of the ways to cut the work, 0 .. PRODUCT_HOPPER_PLANS, the one that `multiprocessors` need least time for.
+enum { PRODUCT_HOPPER_PLANS = 11 };
 int product_hopper_fits(const Product *product);
-cudaError_t product_hopper(const Product *product, cudaStream_t stream);
+uint32_t product_hopper_plan(const Product *product, uint32_t multiprocessors);
+cudaError_t product_hopper(const Product *product, uint32_t plan, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -313,7 +313,7 @@ template <typename T, typename P> cudaError_t launch(const Product &p, cudaStrea
 // Nanoseconds that a plan takes on `multiprocessors` of an H200.
 template <typename P> uint64_t cost(const Product &p, uint32_t multiprocessors) {
     // Clusters of four do not find room on all of them: 128 blocks took two rounds.
-    const uint64_t places = P::SPLITS < 4 ? multiprocessors : multiprocessors * 3 / 4;
+    const uint64_t places = P::SPLITS < 4 ? multiprocessors : (multiprocessors * 3 + 3) / 4;
     const uint64_t blocks = blocks_of<P>(p), slots = places * P::BLOCKS;
     const uint64_t steps = (steps_of(p) + P::SPLITS - 1) / P::SPLITS;
     // The blocks of the busiest multiprocessor; one that has it to itself waits for its copies now and then.
@@ -327,25 +327,15 @@ struct Choice {
 };
 template <typename T, typename P> constexpr Choice choice{cost<P>, launch<T, P>};
 
-template <typename T> cudaError_t launch_best(const Product &p, uint32_t multiprocessors, cudaStream_t stream) {
-    static constexpr Choice choices[] = {
-        choice<T, Plan<192, 192, 4, 1, 1, 740, 5100>>, choice<T, Plan<128, 256, 4, 1, 1, 680, 4800>>,
-        choice<T, Plan<128, 192, 5, 1, 1, 500, 4500>>, choice<T, Plan<128, 128, 3, 2, 1, 360, 4200>>,
-        choice<T, Plan<128, 128, 6, 1, 2, 355, 6100>>, choice<T, Plan<128, 64, 4, 2, 2, 243, 4400>>,
-        choice<T, Plan<128, 64, 8, 1, 4, 243, 4400>>,  choice<T, Plan<128, 32, 5, 2, 1, 195, 3500>>,
-        choice<T, Plan<64, 256, 5, 1, 1, 300, 5600>>,  choice<T, Plan<64, 256, 5, 1, 2, 345, 6000>>,
-        choice<T, Plan<64, 128, 8, 1, 1, 235, 3300>>};
-    const Choice *best = nullptr;
-    uint64_t least = ~0ull;
-    for (const Choice &choice : choices) {
-        const uint64_t cost = choice.cost(p, multiprocessors);
-        if (cost < least) {
-            least = cost;
-            best = &choice;
-        }
-    }
-    return best->launch(p, stream);
-}
+template <typename T>
+constexpr Choice choices[] = {
+    choice<T, Plan<192, 192, 4, 1, 1, 740, 5100>>, choice<T, Plan<128, 256, 4, 1, 1, 680, 4800>>,
+    choice<T, Plan<128, 192, 5, 1, 1, 500, 4500>>, choice<T, Plan<128, 128, 3, 2, 1, 360, 4200>>,
+    choice<T, Plan<128, 128, 6, 1, 2, 355, 6100>>, choice<T, Plan<128, 64, 4, 2, 2, 243, 4400>>,
+    choice<T, Plan<128, 64, 8, 1, 4, 243, 4400>>,  choice<T, Plan<128, 32, 5, 2, 1, 195, 3500>>,
+    choice<T, Plan<64, 256, 5, 1, 1, 300, 5600>>,  choice<T, Plan<64, 256, 5, 1, 2, 345, 6000>>,
+    choice<T, Plan<64, 128, 8, 1, 1, 235, 3300>>};
+static_assert(sizeof choices<__half> == PRODUCT_HOPPER_PLANS * sizeof(Choice), "product.h says how many there are");
 
 bool attribute_of_device(cudaDeviceAttr attribute, int *value) {
     int device;
@@ -374,11 +364,16 @@ extern "C" int product_hopper_fits(const Product *p) {
     return possible(*p) && rows_of(*p) > 8;
 }
 
-extern "C" cudaError_t product_hopper(const Product *p, cudaStream_t stream) {
-    int multiprocessors;
-    if (!possible(*p) || !attribute_of_device(cudaDevAttrMultiProcessorCount, &multiprocessors))
-        return cudaErrorInvalidValue;
+extern "C" uint32_t product_hopper_plan(const Product *p, uint32_t multiprocessors) {
+    const auto &plans = choices<__half>;  // What they cost does not hang on the type.
+    uint32_t best = 0;
+    for (uint32_t plan = 1; plan < PRODUCT_HOPPER_PLANS; plan++)
+        if (plans[plan].cost(*p, multiprocessors) < plans[best].cost(*p, multiprocessors)) best = plan;
+    return best;
+}
+
+extern "C" cudaError_t product_hopper(const Product *p, uint32_t plan, cudaStream_t stream) {
+    if (!possible(*p) || plan >= PRODUCT_HOPPER_PLANS) return cudaErrorInvalidValue;
     if (rows_of(*p) == 0 || p->outputs == 0) return cudaSuccess;
-    return p->type == ELEMENT_BF16 ? launch_best<__nv_bfloat16>(*p, multiprocessors, stream)
-                                   : launch_best<__half>(*p, multiprocessors, stream);
+    return (p->type == ELEMENT_BF16 ? choices<__nv_bfloat16> : choices<__half>)[plan].launch(*p, stream);
 }

@@ -20,4 +20,5 @@
 #define product periplus_product
 #define product_hopper periplus_product_hopper
 #define product_hopper_fits periplus_product_hopper_fits
+#define product_hopper_plan periplus_product_hopper_plan
 #define relu periplus_relu

@@ -134,6 +134,14 @@ pub fn enter(device: &Device) {
     let _ = device;
 }
 
+/// Leaves a [`queue`] open for ever: for one whose card has failed, since the libraries that Candle closes with it panic then.
+pub fn abandon(queue: &Device) {
+    #[cfg(feature = "cuda")]
+    std::mem::forget(queue.clone());
+    #[cfg(not(feature = "cuda"))]
+    let _ = queue;
+}
+
 /// Bytes of the card's memory that are taken, by whom ever; `None` for the CPU. What a program has freed on a card that it has a
 /// [`queue`] on counts, too.
 ///

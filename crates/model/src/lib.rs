@@ -32,7 +32,7 @@ use dense_head::DenseHead;
 use layers::Loader;
 use patch_embed::PatchEmbed;
 use periplus_kernels::attention::has_kernel;
-use periplus_kernels::device::{enter, queue};
+use periplus_kernels::device::{abandon, enter, queue};
 use periplus_kernels::prediction::ValueActivation;
 
 /// The network with its weights. Immutable: any number of streams and threads may share it.
@@ -105,8 +105,7 @@ impl Model {
         if queue.synchronize().is_ok() {
             self.idle().push(queue.clone());
         } else {
-            // The card has failed, and the libraries that Candle closes with a queue then panic.
-            std::mem::forget(queue.clone());
+            abandon(queue);
         }
     }
 

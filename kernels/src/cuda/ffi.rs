@@ -125,8 +125,11 @@ unsafe extern "C" {
     #[link_name = "periplus_product_hopper_fits"]
     pub(crate) fn product_hopper_fits(product: *const Product) -> c_int;
     #[cfg(periplus_hopper)]
+    #[link_name = "periplus_product_hopper_plan"]
+    pub(crate) fn product_hopper_plan(product: *const Product, multiprocessors: u32) -> u32;
+    #[cfg(periplus_hopper)]
     #[link_name = "periplus_product_hopper"]
-    pub(crate) fn product_hopper(product: *const Product, stream: Stream) -> c_int;
+    pub(crate) fn product_hopper(product: *const Product, plan: u32, stream: Stream) -> c_int;
 
     #[link_name = "periplus_layer_norm"]
     pub(crate) fn layer_norm(

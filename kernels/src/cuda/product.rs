@@ -55,11 +55,14 @@ pub(crate) fn product(
         add: u32::from(target.add),
     };
     let stream = stream(device)?;
+    #[cfg(periplus_hopper)]
+    let card = Card::of(device)?;
     // SAFETY: shapes have been checked against each other and against the memory that the tensors hold; what is
     // queued on a stream is done before later work on it, that of freeing the memory included.
     #[cfg(periplus_hopper)]
-    if Card::of(device)?.hopper && unsafe { ffi::product_hopper_fits(&raw const product) } != 0 {
-        return launched(op, unsafe { ffi::product_hopper(&raw const product, stream) });
+    if card.hopper && unsafe { ffi::product_hopper_fits(&raw const product) } != 0 {
+        let plan = unsafe { ffi::product_hopper_plan(&raw const product, card.multiprocessors) };
+        return launched(op, unsafe { ffi::product_hopper(&raw const product, plan, stream) });
     }
     // SAFETY: as above.
     launched(op, unsafe { ffi::product(&raw const product, stream) })
