@@ -6,6 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use periplus::device::open_cuda;
 use periplus::{
     Answers, Config, DType, Device, Engine, FrameOutput, Keyframes, Model, Prediction, Session, SessionConfig, Stream,
     Tensor, Weights,
@@ -212,6 +213,26 @@ fn threads_end_while_others_work() {
         let found = finished.recv_timeout(Duration::from_mins(1));
         assert!(found.unwrap_or_else(|error| panic!("after {run} runs: {error}")) == expected, "run {run}");
     }
+}
+
+/// A thread that works two cards makes one of them current at each step, and each has kernels made ready for itself.
+#[test]
+fn two_cards_are_worked_by_turns() {
+    let Some(first) = card() else { return };
+    let Ok(second) = open_cuda(1).inspect_err(|reason| println!("skipped: {reason}")) else { return };
+    check_on(&second, "stream", [1.2e-2, 5.2e-3, 5.2e-3]);
+    let golden = Golden::open("stream");
+    let cards = [first, second];
+    let alone = cards.each_ref().map(|card| bits(&stream(&golden, DType::BF16, card)));
+    let mut sessions = cards.each_ref().map(|card| session(&golden, &engine(&golden, DType::BF16, card)));
+    let mut outputs = [Vec::new(), Vec::new()];
+    for frame in frames(&golden) {
+        for (session, outputs) in sessions.iter_mut().zip(&mut outputs) {
+            outputs.extend(session.push(frame.clone()).unwrap());
+        }
+    }
+    drop(sessions);
+    assert!(outputs.map(|outputs| bits(&outputs)) == alone);
 }
 
 #[test]
