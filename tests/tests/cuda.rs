@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
@@ -203,16 +204,20 @@ fn threads_end_while_others_work() {
                         push()
                     });
                 }
+                drop(session);
                 done.send(bits(&outputs)).unwrap();
             }
+            drop(engine);
         });
     }
-    drop(done);
+    drop((engine, done));
     let expected = bits(&stream(&golden, DType::BF16, &card));
     for run in 0..12 * 20 {
-        let found = finished.recv_timeout(Duration::from_mins(1));
+        let found = finished.recv_timeout(Duration::from_secs(60));
         assert!(found.unwrap_or_else(|error| panic!("after {run} runs: {error}")) == expected, "run {run}");
     }
+    let gone = finished.recv_timeout(Duration::from_secs(60));
+    assert_eq!(gone, Err(RecvTimeoutError::Disconnected), "a thread does not end");
 }
 
 /// A thread that works two cards makes one of them current at each step, and each has kernels made ready for itself.

@@ -97,11 +97,15 @@ impl Model {
     /// A queue for a new stream.
     fn take_queue(&self) -> Result<Device, ModelError> {
         let idle = self.idle().pop();
-        Ok(idle.map_or_else(|| queue(&self.device), Ok)?)
+        let taken = idle.map_or_else(|| queue(&self.device), Ok)?;
+        // What was freed in it may have failed since, which would be told to the next that uses it.
+        enter(&taken);
+        Ok(taken)
     }
 
     /// The queue of a stream that has ended.
     fn give_back(&self, queue: &Device) {
+        enter(queue);
         if queue.synchronize().is_ok() {
             self.idle().push(queue.clone());
         } else {
@@ -140,10 +144,10 @@ fn check(config: &Config, dtype: DType, device: &Device) -> Result<(), ModelErro
 
 impl Drop for Model {
     fn drop(&mut self) {
-        enter(&self.device);
         let idle = std::mem::take(&mut *self.idle());
         for queue in &idle {
             self.give_back(queue);
         }
+        enter(&self.device);
     }
 }
