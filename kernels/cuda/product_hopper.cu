@@ -83,7 +83,7 @@ __device__ __forceinline__ void store_pair(uint32_t address, float x, float y) {
                      : "l"(a), "l"(b));                                                                                  \
     }
 #define WGMMA_OF(Number, type)                                                  \
-    WGMMA(Number, type, 32, LIST_32, REGISTERS_32, "%16", "%17")                 \
+    WGMMA(Number, type, 32, LIST_32, REGISTERS_32, "%16", "%17")                \
     WGMMA(Number, type, 64, LIST_64, REGISTERS_64, "%32", "%33")                \
     WGMMA(Number, type, 128, LIST_128, REGISTERS_128, "%64", "%65")             \
     WGMMA(Number, type, 192, LIST_192, REGISTERS_192, "%96", "%97")             \
@@ -365,10 +365,15 @@ extern "C" int product_hopper_fits(const Product *p) {
 }
 
 extern "C" uint32_t product_hopper_plan(const Product *p, uint32_t multiprocessors) {
-    const auto &plans = choices<__half>;  // What they cost does not hang on the type.
     uint32_t best = 0;
-    for (uint32_t plan = 1; plan < PRODUCT_HOPPER_PLANS; plan++)
-        if (plans[plan].cost(*p, multiprocessors) < plans[best].cost(*p, multiprocessors)) best = plan;
+    uint64_t least = ~0ull;
+    for (uint32_t plan = 0; plan < PRODUCT_HOPPER_PLANS; plan++) {
+        const uint64_t cost = choices<__half>[plan].cost(*p, multiprocessors);  // which does not hang on the type
+        if (cost < least) {
+            least = cost;
+            best = plan;
+        }
+    }
     return best;
 }
 

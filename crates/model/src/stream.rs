@@ -19,7 +19,8 @@ use crate::{Model, ModelError, Observer};
 ///
 /// Frames are counted in cached ones: the scale frames take 0.., each keyframe the next number.
 ///
-/// On a card it has a [`queue`](periplus_kernels::device::queue) of its own, so that streams do not wait for each other, and may go from thread to thread.
+/// On a card it has a [`queue`](periplus_kernels::device::queue) of its own, so that streams do not wait for each other, and may go from
+/// thread to thread.
 pub struct Stream {
     model: Arc<Model>,
     device: Device,
@@ -236,8 +237,8 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        enter(&self.device);
-        // Which waits: the weights may be freed next, if nothing else uses them, in another queue than the one that reads them.
+        // Which makes the card current for what is dropped next, and waits: the weights may be freed, if nothing else uses them, in
+        // another queue than the one that reads them.
         self.model.give_back(&self.device);
     }
 }
