@@ -325,6 +325,12 @@ fn nothing_is_written_in_another_queue() {
     assert_error(bilinear_add(&elsewhere(&[1, 6, 6, 8]), &x), &["bilinear_add: y", "queue"]);
     let qkv = bench.float(&[2, 3, 1, 64]).0;
     assert_error(append(&elsewhere(&[1, 2, 2, 1, 64]), 0, 0, &qkv), &["append: pool", "queue"]);
+    let [w, b] = [(); 2].map(|()| bench.float(&[64]).0);
+    let [cos, sin] = [(); 2].map(|()| bench.float(&[2, 32]).0);
+    let norms = HeadNorms { queries: (&w, &b), keys: (&w, &b), eps: 1e-5 };
+    let rotary = Rotary { cos, sin, times: None, pairing: Pairing::SplitHalves };
+    let pool = elsewhere(&[1, 2, 2, 1, 64]);
+    assert_error(norm_rotate_append(&qkv, &norms, &rotary, &pool, 0), &["norm_rotate_append: pool", "queue"]);
     let (pool, start) = (bench.float(&[1, 2, 2, 1, 64]).0, Rows { page: 0, row: 0 });
     assert_error(copy_rows(&pool, start, &elsewhere(&[1, 2, 2, 1, 64]), start, 1), &["copy_rows: to", "queue"]);
 }

@@ -10,15 +10,16 @@ struct Case {
     bool contiguous = false;  // queries, keys and values share one product; a frame is a page
     uint32_t splits = 0;      // 0: planned, for so many multiprocessors (0: those there are)
     uint32_t multiprocessors = 0;
+    uint32_t whole = 0;       // thread blocks that see all their keys, where splits are given
     float spread = 1.f;       // of the scores
     float surge = 1.f;        // of the keys of the second half
     std::string text() const {
         char b[300];
         snprintf(b, sizeof b,
-                 "type %d batch %u tokens %u heads %u dim %u page %u frames %u special %u last %u %s splits %u of %u spread "
+                 "type %d batch %u tokens %u heads %u dim %u page %u frames %u special %u last %u %s splits %u of %u whole %u spread "
                  "%.1f surge %.1f",
                  type, batch, tokens, heads, dim, page_size, frames, special, last_rows,
-                 contiguous ? "contiguous" : "paged", splits, multiprocessors, spread, surge);
+                 contiguous ? "contiguous" : "paged", splits, multiprocessors, whole, spread, surge);
         return b;
     }
     uint64_t keys() const {

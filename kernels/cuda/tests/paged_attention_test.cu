@@ -20,7 +20,7 @@ void check(const Case &c, const Kernel &k, std::mt19937_64 &random, const char *
     build(b, c, random);
     if (b.a.table && random() % 2) b.a.frame_pages += random() % 3;  // counts in the table are what holds
     k.plan(&b.a, c.multiprocessors ? c.multiprocessors : sms);
-    if (c.splits) b.a.whole = 0, b.a.splits = c.splits;
+    if (c.splits) b.a.whole = c.whole, b.a.splits = c.splits;
     prepare(b);
     Reference r = reference(b, c);
     Verdict v = judge(b, c, k.run, r);
@@ -93,8 +93,7 @@ int main(int argc, char **argv) {
             c.splits = 2;
             c.tokens = 3;
             check(c, *k.k, random, "tiny");
-            c.splits = 0;
-            c.multiprocessors = 1;  // full rounds, and a rest that is shared
+            c.whole = 1;  // the others are shared
             c.heads = 3;
             c.tokens = 70;
             c.frames = 9;
