@@ -1,7 +1,13 @@
 //! The request of the user, or of the system, to end.
 
+use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
 
 use crate::failure::Failure;
 
@@ -12,21 +18,45 @@ pub(crate) struct Interruption(Arc<AtomicBool>);
 impl Interruption {
     /// Listens from now on. A command that has done so has to ask; the second request ends it at once. `said` is told at the
     /// first, by a command that may take a while to ask.
+    ///
+    /// What whoever started the program has it ignore stays ignored: hang-ups under nohup, Ctrl-C in the background of a script.
     pub(crate) fn listen(said: Option<&'static str>) -> Result<Self, Failure> {
         let interruption = Self::default();
-        let flag = Arc::clone(&interruption.0);
-        ctrlc::set_handler(move || {
-            if flag.swap(true, Ordering::Relaxed) {
-                std::process::exit(Failure::INTERRUPTED.into());
-            }
-            if let Some(said) = said {
+        let ignored = ignored();
+        for signal in requests().into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0) {
+            // In this order, so that the first request does not find what it sets itself.
+            flag::register_conditional_shutdown(signal, Failure::INTERRUPTED.into(), Arc::clone(&interruption.0))?;
+            flag::register(signal, Arc::clone(&interruption.0))?;
+        }
+        if let Some(said) = said {
+            let interruption = interruption.clone();
+            // A handler may not write, so somebody looks out for what it sets.
+            thread::Builder::new().name("interruption".into()).spawn(move || {
+                while !interruption.requested() {
+                    thread::sleep(Duration::from_millis(50));
+                }
                 crate::console::line(said);
-            }
-        })?;
+            })?;
+        }
         Ok(interruption)
     }
 
     pub(crate) fn requested(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
+}
+
+/// The signals that ask a program to end.
+fn requests() -> Vec<c_int> {
+    #[cfg(unix)]
+    return vec![SIGINT, SIGTERM, signal_hook::consts::SIGHUP];
+    #[cfg(not(unix))]
+    vec![SIGINT, SIGTERM]
+}
+
+/// The signals that are ignored, a bit each from that of number 1 on; none where the system does not tell (it does on Linux).
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }

@@ -7,7 +7,7 @@ mod common;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -233,6 +233,35 @@ fn ctrl_c_before_the_first_frame_leaves_no_unfinished_files() {
     common::signal("-INT", &child);
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert_eq!(unfinished(), [""; 0]);
+}
+
+/// As nohup, and a script that starts the program in its background, would have it.
+#[cfg(target_os = "linux")]
+#[test]
+fn signals_that_are_ignored_from_the_start_stay_so() {
+    let scratch = Scratch::new();
+    let out = scratch.path("out");
+    let mut command = Command::new("sh");
+    command.args(["-c", r#"trap "" HUP INT; exec "$@""#, "sh", env!("CARGO_BIN_EXE_periplus"), "stream"]);
+    command.arg(scratch.pictures("clip", 250)).arg("--weights").arg(scratch.tiny_weights());
+    command.args(["--quiet", "--save", "npz,tum,ply,jsonl", "--out"]).arg(&out);
+    let mut child = command.spawn().unwrap();
+    let wait_for = |file: &str, child: &mut Child| {
+        let started = Instant::now();
+        while !out.join("npz").join(file).exists() {
+            assert!(started.elapsed() < Duration::from_secs(90) && child.try_wait().unwrap().is_none(), "no {file}");
+            thread::sleep(Duration::from_millis(2));
+        }
+    };
+    wait_for("000004.npz", &mut child);
+    for signal in ["-HUP", "-INT", "-HUP", "-INT"] {
+        common::signal(signal, &child);
+    }
+    // Many more than were in hand.
+    wait_for("000060.npz", &mut child);
+    common::signal("-TERM", &child);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_finished(&out, names(&out.join("npz")).len());
 }
 
 #[test]

@@ -18,7 +18,7 @@ const SCALE: f32 = 1000.0;
 /// `depth/000000.png` and so on: 16-bit grayscale at network resolution, depth along z = value / scale.
 ///
 /// The scale is the same for every frame of every run, 1000, and recorded in `depth/scale.json`. Value 0 is no depth:
-/// not finite, or out of the range of 0.001 to 65.535 units. A depth is never clamped; how many were out of range is
+/// not finite, out of the range of 0.001 to 65.535 units, or of a bar beside a padded picture. A depth is never clamped; how many were out of range is
 /// part of the summary.
 pub struct DepthMaps {
     files: NumberedFiles,
@@ -39,9 +39,11 @@ impl Sink for DepthMaps {
     fn write(&mut self, frame: &FrameOutput) -> Result<(), ExportError> {
         let depth = &depth_map(frame, self.files.folder())?.depth;
         let (width, height) = (depth.width() as u32, depth.height() as u32);
-        let values: Vec<u16> = depth.values().iter().map(|&depth| quantized(depth)).collect();
-        let finite = depth.values().iter().zip(&values).filter(|(depth, value)| depth.is_finite() && **value == 0);
-        let out_of_range = finite.count();
+        let shown = frame.viewport.shown();
+        let pixels = || depth.values().iter().zip(shown.values());
+        let values: Vec<u16> = pixels().map(|(&depth, &shown)| if shown { quantized(depth) } else { 0 }).collect();
+        let lost = |((depth, shown), value): &((&f32, &bool), &u16)| **shown && depth.is_finite() && **value == 0;
+        let out_of_range = pixels().zip(&values).filter(lost).count();
         let mut png = Cursor::new(Vec::new());
         ImageBuffer::<Luma<u16>, _>::from_raw(width, height, values)
             .ok_or_else(|| std::io::Error::other("the picture is too large"))

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use periplus_geometry::{FrameOutput, Intrinsics, median};
 use serde::Serialize;
 
-use crate::pending::{PendingFile, make_folder};
+use crate::pending::PendingFile;
 use crate::pose::{matrix_rows, quaternion};
+use crate::sink::finite;
 use crate::{ExportError, Sink, Summary};
 
 /// JSON lines to a writer: standard output, a pipe, a socket. Each line is flushed, so that a reader can keep up.
@@ -15,8 +16,8 @@ use crate::{ExportError, Sink, Summary};
 /// An object has the keys `index` (in the stream, which the files of a frame are named by), `number` (in the clip),
 /// `name`, `timestamp` (seconds), `keyframe`, `camera_to_world` (three rows of four), `quaternion` (x y z w, w >= 0),
 /// `translation`, `intrinsics` (`network` and `original`, each `fx fy cx cy width height` in pixels), `depth` (`min median
-/// max` of the finite ones, in the unit of the stream), `mean_confidence` (of the finite ones) and `milliseconds`. What is
-/// not known or not finite is `null`.
+/// max` of the finite ones, in the unit of the stream), `mean_confidence` (of the finite ones) and `milliseconds`. The bars
+/// beside a padded picture count for nothing in either. What is not known or not finite is `null`.
 pub struct JsonLines<W> {
     writer: W,
     name: PathBuf,
@@ -56,8 +57,7 @@ impl JsonFile {
     /// # Errors
     /// If the folder cannot be made or the file not be written.
     pub fn create(folder: &Path) -> Result<Self, ExportError> {
-        make_folder(folder)?;
-        Ok(Self { file: PendingFile::create(folder.join("frames.jsonl"))?, frames: 0 })
+        Ok(Self { file: PendingFile::begin(folder, "frames.jsonl")?, frames: 0 })
     }
 }
 
@@ -120,9 +120,10 @@ struct Depth {
 }
 
 fn line(frame: &FrameOutput, path: &Path) -> Result<Vec<u8>, ExportError> {
+    let shown = frame.viewport.shown();
     let [depth, confidence] = match &frame.depth_map {
-        Some(map) => [map.depth.values(), map.confidence.values()],
-        None => [[].as_slice(); 2],
+        Some(map) => [&map.depth, &map.confidence].map(|values| finite(values, &shown).collect()),
+        None => [Vec::new(), Vec::new()],
     };
     let pose = &frame.camera_to_world;
     let object = Line {
@@ -138,8 +139,8 @@ fn line(frame: &FrameOutput, path: &Path) -> Result<Vec<u8>, ExportError> {
             network: Camera::new(&frame.intrinsics, frame.viewport.network),
             original: Camera::new(&frame.intrinsics.in_original(&frame.viewport), frame.viewport.original),
         },
-        depth: Depth::new(finite(depth).collect()),
-        mean_confidence: mean(finite(confidence)),
+        depth: Depth::new(depth),
+        mean_confidence: mean(&confidence),
         milliseconds: frame.elapsed.as_micros() as f64 / 1000.0,
     };
     let mut line = serde_json::to_vec(&object).map_err(|error| ExportError::writing(path, error.into()))?;
@@ -164,11 +165,6 @@ impl Depth {
     }
 }
 
-fn finite(values: &[f32]) -> impl Iterator<Item = f64> {
-    values.iter().copied().filter(|value| value.is_finite()).map(f64::from)
-}
-
-fn mean(values: impl Iterator<Item = f64>) -> Option<f32> {
-    let (sum, count) = values.fold((0.0, 0_usize), |(sum, count), value| (sum + value, count + 1));
-    (count > 0).then(|| (sum / count as f64) as f32)
+fn mean(values: &[f64]) -> Option<f32> {
+    (!values.is_empty()).then(|| (values.iter().sum::<f64>() / values.len() as f64) as f32)
 }

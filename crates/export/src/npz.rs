@@ -16,8 +16,8 @@ use crate::{ExportError, Sink, Summary};
 /// `npz/000000.npz` and so on: what `numpy.load` opens, all float32, not compressed.
 ///
 /// `pose_enc [9]`, `camera_to_world [3, 4]`, `intrinsics [3, 3]` (pixels, at network resolution), `depth [H, W]` and
-/// `depth_conf [H, W]`; `world_points [H, W, 3]` and `world_points_conf [H, W]` too if the frame has them. Values that
-/// are not finite are written as they are.
+/// `depth_conf [H, W]`; `world_points [H, W, 3]` and `world_points_conf [H, W]` too if the frame has them. All is as
+/// the network says it: values that are not finite, and what it says of the bars beside a padded picture, too.
 pub struct NpzFiles {
     files: NumberedFiles,
 }

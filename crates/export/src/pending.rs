@@ -26,8 +26,9 @@ pub(crate) struct PendingFile {
 impl PendingFile {
     pub(crate) fn create(path: PathBuf) -> Result<Self, ExportError> {
         // Taking the name of a folder fails, but only after the whole run; taking that of a device would succeed.
-        if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
-            let source = io::Error::new(io::ErrorKind::AlreadyExists, "there is something that is not a file");
+        // A link would be replaced, not what it leads to.
+        if path.symlink_metadata().is_ok_and(|metadata| !metadata.is_file()) {
+            let source = io::Error::new(io::ErrorKind::AlreadyExists, "there is something that is not a regular file");
             return Err(ExportError::Write { path, source });
         }
         let mut unfinished = path.clone().into_os_string();
@@ -36,6 +37,17 @@ impl PendingFile {
         // What a crashed process of the same number left is written over.
         let file = File::create(&unfinished).map_err(|error| ExportError::writing(&path, error))?;
         Ok(Self { file, path, unfinished, length: 0 })
+    }
+
+    /// As [`PendingFile::create`], for a file of `folder` that all frames of a run share: the folder is made if need be, and cleared
+    /// of what runs that crashed left of this file.
+    pub(crate) fn begin(folder: &Path, name: &str) -> Result<Self, ExportError> {
+        make_folder(folder)?;
+        remove_leftovers(folder, name);
+        let file = Self::create(folder.join(name))?;
+        // Tells other runs that this one is alive. Where files cannot be locked, they leave it alone, too.
+        let _ = file.file.try_lock();
+        Ok(file)
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -77,6 +89,21 @@ impl Drop for PendingFile {
     fn drop(&mut self) {
         // After a commit there is nothing of this name. Otherwise a leftover does no harm: its name tells what it is.
         let _ = fs::remove_file(&self.unfinished);
+    }
+}
+
+/// Removes the unfinished files for `name` in `folder` that no process holds any more. What cannot be removed does no harm.
+fn remove_leftovers(folder: &Path, name: &str) {
+    let is_unfinished = |path: &Path| {
+        let number = path.file_name().and_then(|file| file.to_str()?.strip_prefix(name)?.strip_suffix(UNFINISHED));
+        let number = number.and_then(|number| number.strip_prefix('.'));
+        number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let paths = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    for path in paths.filter(|path| is_unfinished(path) && path.symlink_metadata().is_ok_and(|found| found.is_file())) {
+        if File::options().write(true).open(&path).is_ok_and(|file| file.try_lock().is_ok()) {
+            let _ = fs::remove_file(&path);
+        }
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use periplus_geometry::{DepthMap, FrameOutput, Intrinsics, median};
+use periplus_geometry::{DepthMap, FrameOutput, Intrinsics, Raster, median};
 
-use crate::pending::{PendingFile, make_folder};
-use crate::sink::depth_map;
+use crate::pending::PendingFile;
+use crate::sink::{depth_map, finite};
 use crate::voxels::VoxelSet;
 use crate::{ExportError, Sink, Summary};
 
@@ -29,7 +29,7 @@ impl Default for PointCloudOptions {
 /// `points.ply`: binary little-endian, `x y z` (float32, world coordinates), `red green blue`, `confidence`.
 ///
 /// The points are those of the depth maps (also with a point head: depth and pose agree better). Points that are not
-/// finite or not in front of the camera are left out. They are written as they come; what stays in memory is
+/// finite or not in front of the camera are left out, and so are the bars beside a padded picture. They are written as they come; what stays in memory is
 /// the set of voxels that have one: some 120 bytes for each block of 8 x 8 x 8 that any surface crosses.
 pub struct PointCloud {
     file: PendingFile,
@@ -46,8 +46,7 @@ impl PointCloud {
     /// # Errors
     /// If the folder cannot be made or the file not be written.
     pub fn create(folder: &Path, options: PointCloudOptions) -> Result<Self, ExportError> {
-        make_folder(folder)?;
-        let mut file = PendingFile::create(folder.join("points.ply"))?;
+        let mut file = PendingFile::begin(folder, "points.ply")?;
         file.append(header(0).as_bytes())?;
         Ok(Self { file, options, voxels: options.voxel_size.map(VoxelSet::new), points: 0, frames: 0 })
     }
@@ -56,13 +55,14 @@ impl PointCloud {
 impl Sink for PointCloud {
     fn write(&mut self, frame: &FrameOutput) -> Result<(), ExportError> {
         let map = depth_map(frame, self.file.path())?;
-        let voxels = self.voxels.get_or_insert_with(|| VoxelSet::new(two_pixels(map, &frame.intrinsics)));
+        let shown = frame.viewport.shown();
+        let voxels = self.voxels.get_or_insert_with(|| VoxelSet::new(two_pixels(map, &shown, &frame.intrinsics)));
         let points = map.points(&frame.intrinsics, &frame.camera_to_world);
         let mut record = Vec::new();
         let mut count = 0;
         let confidence = map.confidence.values();
         let pixels = map.depth.values().iter().zip(confidence).zip(frame.pixels.values()).zip(points.values());
-        for (((&depth, &confidence), colour), point) in pixels {
+        for ((((&depth, &confidence), colour), point), _) in pixels.zip(shown.values()).filter(|(_, shown)| **shown) {
             let point = [point.x, point.y, point.z];
             let wanted = depth > 0.0 && confidence >= self.options.min_confidence;
             if wanted && point.iter().all(|x| x.is_finite()) && voxels.insert(point) {
@@ -94,8 +94,8 @@ impl Sink for PointCloud {
 }
 
 /// Twice what a pixel spans at the median depth; 0 if that is not known.
-fn two_pixels(map: &DepthMap, intrinsics: &Intrinsics) -> f64 {
-    let mut depths: Vec<f64> = map.depth.values().iter().copied().filter(|z| z.is_finite()).map(f64::from).collect();
+fn two_pixels(map: &DepthMap, shown: &Raster<bool>, intrinsics: &Intrinsics) -> f64 {
+    let mut depths: Vec<f64> = finite(&map.depth, shown).collect();
     let size = 2.0 * median(&mut depths).unwrap_or(0.0) / intrinsics.fx;
     if size.is_finite() { size } else { 0.0 }
 }

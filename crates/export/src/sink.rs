@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use periplus_geometry::{DepthMap, FrameOutput};
+use periplus_geometry::{DepthMap, FrameOutput, Raster};
 
 use crate::ExportError;
 
@@ -28,6 +28,12 @@ pub trait Sink: Send {
 pub(crate) fn depth_map<'a>(frame: &'a FrameOutput, path: &Path) -> Result<&'a DepthMap, ExportError> {
     let missing = || ExportError::NoDepth { path: path.to_path_buf(), index: frame.index };
     frame.depth_map.as_ref().ok_or_else(missing)
+}
+
+/// The finite values of the pixels that are shown.
+pub(crate) fn finite(values: &Raster<f32>, shown: &Raster<bool>) -> impl Iterator<Item = f64> {
+    let pixels = values.values().iter().zip(shown.values());
+    pixels.filter(|(value, shown)| **shown && value.is_finite()).map(|(&value, _)| value.into())
 }
 
 /// What a sink has written. Displays as a line for the user.

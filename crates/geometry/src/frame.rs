@@ -18,7 +18,8 @@ pub struct DepthMap {
 
 impl DepthMap {
     /// The pixels as points of the world, row by row, of a camera with `intrinsics` (at network resolution) that stands at
-    /// `camera_to_world`. A depth that is not finite gives a point that is not finite.
+    /// `camera_to_world`. A depth that is not finite gives a point that is not finite. Of a padded picture the bars
+    /// have points as well, which mean nothing: [`Viewport::shown`] tells them apart.
     pub fn points(&self, intrinsics: &Intrinsics, camera_to_world: &Isometry3<f64>) -> Raster<Point3<f32>> {
         let rotation = camera_to_world.rotation.to_rotation_matrix();
         let origin = camera_to_world.translation.vector;

@@ -14,6 +14,12 @@ impl<T> Raster<T> {
         (width.checked_mul(height) == Some(values.len())).then_some(Self { width, height, values })
     }
 
+    /// `f(column, row)` at every pixel.
+    pub fn from_fn(width: usize, height: usize, f: impl Fn(usize, usize) -> T) -> Self {
+        let values = (0..height).flat_map(|y| (0..width).map(move |x| (x, y))).map(|(x, y)| f(x, y)).collect();
+        Self { width, height, values }
+    }
+
     /// Columns.
     pub fn width(&self) -> usize {
         self.width

@@ -1,5 +1,7 @@
 //! How the picture that the network sees lies in the picture that came in.
 
+use crate::Raster;
+
 /// Network position = original position * `scale` + `offset`, per axis.
 ///
 /// Positions are measured between the edges of a picture: 0 is the left or upper edge of its first pixel, its width or
@@ -30,5 +32,19 @@ impl Viewport {
         sizes
             && self.scale.iter().all(|&scale| scale > 0.0 && scale.is_finite())
             && self.offset.iter().all(|x| x.is_finite())
+    }
+
+    /// Which pixels of the network's picture show the original: all of them, but for the bars beside one that was padded. What the
+    /// network says of those means nothing.
+    pub fn shown(&self) -> Raster<bool> {
+        let [columns, rows] = [0, 1].map(|axis| {
+            let shows = |pixel: u32| {
+                // Its centre decides.
+                let position = (f64::from(pixel) + 0.5 - self.offset[axis]) / self.scale[axis];
+                (0.0..=f64::from(self.original[axis])).contains(&position)
+            };
+            (0..self.network[axis]).map(shows).collect::<Vec<_>>()
+        });
+        Raster::from_fn(columns.len(), rows.len(), |x, y| columns[x] && rows[y])
     }
 }

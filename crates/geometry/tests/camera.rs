@@ -58,6 +58,20 @@ fn the_original_camera_sees_the_same_ray_at_the_original_pixel() {
 }
 
 #[test]
+fn the_bars_of_a_padded_picture_do_not_show_the_original() {
+    let shown = |viewport: Viewport| viewport.shown().values().iter().map(|&shown| u8::from(shown)).collect::<Vec<_>>();
+    // 30 x 20 pixels at a third and a half of their size, one column and two rows of the padding before them.
+    let padded = Viewport { original: [30, 20], network: [12, 14], scale: [1.0 / 3.0, 0.5], offset: [1.0, 2.0] };
+    let row = [0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0];
+    let expected: Vec<_> = (0..14).flat_map(|y| if (2..12).contains(&y) { row } else { [0; 12] }).collect();
+    assert_eq!(shown(padded), expected);
+    // Whole pictures, and cropped ones whose scale is rounded.
+    assert_eq!(shown(Viewport::identity(3, 2)), [1; 6]);
+    let cropped = Viewport { original: [1000, 2000], network: [7, 7], scale: [0.007, 0.0069], offset: [0.0, -3.0] };
+    assert_eq!(shown(cropped), [1; 49]);
+}
+
+#[test]
 fn a_raster_holds_as_many_values_as_it_has_pixels() {
     assert!(Raster::new(2, 3, vec![0; 5]).is_none());
     assert!(Raster::<u8>::new(usize::MAX, 2, vec![]).is_none());

@@ -418,7 +418,7 @@ fn what_cannot_be_written_is_an_error() {
     let path = folder.path("taken");
     fs::create_dir(&path).unwrap();
     let error = weights.write(&path, FloatType::F32).unwrap_err().to_string();
-    assert_eq!(error, format!("cannot write {}: there is something that is not a file", path.display()));
+    assert_eq!(error, format!("cannot write {}: there is something that is not a regular file", path.display()));
     assert_eq!(fs::read_dir(folder.0.path()).unwrap().count(), 1, "partial files were left behind");
 }
 
@@ -429,8 +429,15 @@ fn what_is_not_a_file_is_not_replaced() {
     let path = folder.path("socket");
     let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
     let error = Weights::synthetic(micro(), 0).unwrap().write(&path, FloatType::F32).unwrap_err().to_string();
-    assert_eq!(error, format!("cannot write {}: there is something that is not a file", path.display()));
+    assert_eq!(error, format!("cannot write {}: there is something that is not a regular file", path.display()));
     assert!(!path.metadata().unwrap().is_file());
+    // Nor is a link, even where it leads to a file.
+    let (link, file) = (folder.path("link"), folder.path("file"));
+    fs::write(&file, "mine").unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    let error = Weights::synthetic(micro(), 0).unwrap().write(&link, FloatType::F32).unwrap_err().to_string();
+    assert_eq!(error, format!("cannot write {}: there is something that is not a regular file", link.display()));
+    assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
 }
 
 #[cfg(unix)]

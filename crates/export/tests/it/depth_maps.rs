@@ -2,7 +2,7 @@ use std::fs;
 
 use periplus_export::DepthMaps;
 
-use crate::{export, frame, listing, with_depth};
+use crate::{export, frame, listing, padded, with_depth};
 
 #[test]
 fn a_depth_is_the_value_over_the_recorded_scale() {
@@ -33,10 +33,13 @@ fn no_depth_is_zero_and_what_is_out_of_range_is_counted() {
         [
             with_depth(0, [f32::NAN, f32::INFINITY, -1.0, 0.0, 65.536, 2.0]),
             with_depth(1, [1e30, 1e-4, 1.0, 1.0, 1.0, 1.0]),
+            // A bar is no depth, whatever the network says of it, and in no range.
+            padded(with_depth(2, [1.0, 2.0, 3.0, 4.0, 5.0, 1e30])),
         ],
     );
     let read = |name| image::open(folder.path().join("depth").join(name)).unwrap().into_luma16().into_raw();
     assert_eq!(read("000000.png"), [0, 0, 0, 0, 0, 2000]);
     assert_eq!(read("000001.png"), [0, 0, 1000, 1000, 1000, 1000]);
+    assert_eq!(read("000002.png"), [1000, 2000, 0, 4000, 5000, 0]);
     assert_eq!(summary.note.as_deref(), Some("depth = value / 1000, 5 pixels out of range are 0"));
 }

@@ -68,7 +68,7 @@ fn a_folder_in_place_of_the_file_is_named_before_any_frame() {
     let file = folder.path().join("trajectory.txt");
     fs::create_dir(&file).unwrap();
     let error = Trajectory::create(folder.path()).err().unwrap().to_string();
-    assert_eq!(error, format!("{} cannot be written: there is something that is not a file", file.display()));
+    assert_eq!(error, format!("{} cannot be written: there is something that is not a regular file", file.display()));
     assert_eq!(listing(folder.path()), ["trajectory.txt"], "nothing unfinished stays");
 }
 
@@ -96,9 +96,55 @@ fn what_is_not_a_file_is_not_replaced() {
     }
     for sink in create_all(folder.path()) {
         let error = sink.err().unwrap().to_string();
-        assert!(error.ends_with(" cannot be written: there is something that is not a file"), "{error}");
+        assert!(error.ends_with(" cannot be written: there is something that is not a regular file"), "{error}");
     }
     assert_eq!(listing(folder.path().join("npz")), ["000000.npz"]);
+}
+
+#[test]
+fn what_crashed_runs_left_is_removed_and_what_others_write_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    // Of a run that has crashed: nobody holds it. Of another that is at work; not of ours; the user's own.
+    let [crashed, alive] = [".4000000001.part", ".4000000002.part"];
+    let ours = ["frames.jsonl", "trajectory.txt", "points.ply"];
+    for (name, process) in ours.iter().flat_map(|name| [(name, crashed), (name, alive)]) {
+        fs::write(folder.path().join(format!("{name}{process}")), "begun").unwrap();
+    }
+    for name in ["trajectory.txt.old.part", "trajectory.txt..part", "other.ply.4000000001.part"] {
+        fs::write(folder.path().join(name), "kept").unwrap();
+    }
+    let held = ours.map(|name| File::open(folder.path().join(format!("{name}{alive}"))).unwrap());
+    held.iter().for_each(|file| file.lock().unwrap());
+    assert!(create_all(folder.path()).iter().all(Result::is_ok));
+    let left = [
+        "depth",
+        "frames.jsonl.4000000002.part",
+        "npz",
+        "other.ply.4000000001.part",
+        "points.ply.4000000002.part",
+        "trajectory.txt..part",
+        "trajectory.txt.4000000002.part",
+        "trajectory.txt.old.part",
+    ];
+    assert_eq!(listing(folder.path()), left);
+}
+
+#[cfg(unix)]
+#[test]
+fn links_are_not_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["frames.jsonl", "trajectory.txt", "points.ply", "npz/000000.npz", "depth/000000.png"] {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path.parent().unwrap().join(".periplus"), "").unwrap();
+        fs::write(folder.path().join("elsewhere"), "mine").unwrap();
+        std::os::unix::fs::symlink(folder.path().join("elsewhere"), path).unwrap();
+    }
+    for sink in create_all(folder.path()) {
+        let error = sink.err().unwrap().to_string();
+        assert!(error.ends_with(" cannot be written: there is something that is not a regular file"), "{error}");
+    }
+    assert_eq!(fs::read_to_string(folder.path().join("elsewhere")).unwrap(), "mine");
 }
 
 #[cfg(target_os = "linux")]

@@ -4,7 +4,7 @@ use periplus_export::{ExportError, JsonFile, JsonLines, Sink};
 use periplus_geometry::FrameOutput;
 use serde_json::Value;
 
-use crate::{export, frame, unsure, with_depth};
+use crate::{export, frame, padded, unsure, with_depth};
 
 fn lines(frames: impl IntoIterator<Item = FrameOutput>) -> String {
     let mut text = Vec::new();
@@ -56,6 +56,14 @@ fn what_is_not_known_or_not_finite_is_null() {
         assert_eq!(nothing["depth"], serde_json::json!({ "min": null, "median": null, "max": null }));
         assert_eq!(nothing["translation"], serde_json::json!([0.5, -1.0, 2.0]));
     }
+}
+
+#[test]
+fn bars_beside_a_padded_picture_count_for_nothing() {
+    let object: Value = serde_json::from_str(&lines([padded(frame(0))])).unwrap();
+    // Without the third and the sixth pixel.
+    assert_eq!(object["depth"], serde_json::json!({ "min": 1.0, "median": 3.0, "max": 5.0 }));
+    assert_eq!(object["mean_confidence"], 1.8125);
 }
 
 #[test]

@@ -51,6 +51,12 @@ fn with_depth(index: usize, depth: [f32; 6]) -> FrameOutput {
     frame
 }
 
+/// The frame as one whose last column is a bar beside the padded picture.
+fn padded(frame: FrameOutput) -> FrameOutput {
+    let viewport = Viewport { original: [4, 4], network: [3, 2], scale: [0.5, 0.5], offset: [0.0, 0.0] };
+    FrameOutput { viewport, ..frame }
+}
+
 /// The frame without a confidence that is a number.
 fn unsure(mut frame: FrameOutput) -> FrameOutput {
     let map = frame.depth_map.as_mut().unwrap();

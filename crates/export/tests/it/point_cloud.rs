@@ -4,7 +4,7 @@ use std::path::Path;
 use periplus_export::{PointCloud, PointCloudOptions};
 use periplus_geometry::FrameOutput;
 
-use crate::{export, frame, unsure, with_depth};
+use crate::{export, frame, padded, unsure, with_depth};
 
 /// Position, colour, confidence.
 type Vertex = ([f32; 3], [u8; 3], f32);
@@ -56,6 +56,15 @@ fn unsure_broken_and_impossible_points_are_left_out() {
     let mut nowhere = frame(1);
     nowhere.camera_to_world.translation.x = f64::NAN;
     assert_eq!(cloud(EVERY_POINT, [unsure(frame(0)), nowhere]).0, []);
+}
+
+#[test]
+fn bars_beside_a_padded_picture_are_no_points() {
+    let (vertices, _) = cloud(EVERY_POINT, [padded(frame(0))]);
+    assert_eq!(vertices.iter().map(|v| v.1[0]).collect::<Vec<_>>(), [0, 1, 3, 4]);
+    // The median of 1, 2, 4 and 5 is 3, and fx = 2.
+    let automatic = PointCloudOptions { voxel_size: None, ..EVERY_POINT };
+    assert!(cloud(automatic, [padded(frame(0))]).1.ends_with("one per voxel of 3.000e0"));
 }
 
 #[test]

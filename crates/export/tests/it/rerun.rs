@@ -120,6 +120,8 @@ fn two_runs_do_not_write_to_one_unfinished_file() {
     // No process has the number 0.
     let others = folder.path().join("trajectory.txt.0.part");
     fs::write(&others, "of another run").unwrap();
+    let alive = fs::File::open(&others).unwrap();
+    alive.lock().unwrap();
     let sink = Trajectory::create(folder.path());
     let own = format!("trajectory.txt.{}.part", std::process::id());
     assert_eq!(listing(folder.path()), ["trajectory.txt.0.part", &own]);

@@ -26,8 +26,10 @@ impl Writer {
         let failed = |source| CheckpointError::Write { path: path.into(), source };
         let header = header(config, shapes, float).map_err(|error| failed(io::Error::other(error)))?;
         // Taking the name of a folder fails, but only after all is written; taking that of a device would succeed.
-        if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
-            return Err(failed(io::Error::new(io::ErrorKind::AlreadyExists, "there is something that is not a file")));
+        // A link would be replaced, not what it leads to.
+        if path.symlink_metadata().is_ok_and(|metadata| !metadata.is_file()) {
+            let message = "there is something that is not a regular file";
+            return Err(failed(io::Error::new(io::ErrorKind::AlreadyExists, message)));
         }
         let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if !folder.is_dir() {
