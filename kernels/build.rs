@@ -1,7 +1,7 @@
 //! Compiles the CUDA sources, if the feature asks for them.
 //!
-//! `PERIPLUS_CUDA_ARCHITECTURES` says for which cards: numbers as nvcc has them, separated by spaces; `90a` adds the
-//! kernels for Hopper to the portable ones, `90+PTX` is what the driver of a newer card compiles.
+//! `PERIPLUS_CUDA_ARCHITECTURES` says for which cards: numbers as nvcc has them, separated by spaces; `90` and
+//! `90a`, which are the same here, add the kernels for Hopper to the portable ones, `90+PTX` is what the driver of a newer card compiles.
 
 // A build script that cannot go on can only panic; cargo shows why.
 #![allow(clippy::expect_used)]
@@ -33,7 +33,7 @@ fn main() {
     if let Some(name) = architectures.split_whitespace().find(|name| early(name)) {
         panic!("PERIPLUS_CUDA_ARCHITECTURES: {name} cannot be, PTX is for 90 and newer");
     }
-    let hopper = architectures.split_whitespace().any(|name| name == "90a");
+    let hopper = architectures.split_whitespace().any(|name| matches!(name, "90" | "90a"));
     if hopper {
         println!("cargo::rustc-cfg=periplus_hopper");
     }

@@ -80,6 +80,9 @@ typedef enum { VALUE_EXP = 0, VALUE_INVERSE_LOG = 1 } ValueActivation;
 cudaError_t predict_pixels(float *y, const void *x, ElementType type, const float *weight, const float *bias, uint64_t pixels,
                     uint32_t channels, uint32_t outputs, ValueActivation activation, cudaStream_t stream);
 
+// Sizes and offsets of the descriptions here, in paged_attention.h and in product.h, one by one; all bits set past the last.
+uint64_t layouts(uint64_t number);
+
 #ifdef __cplusplus
 }
 #endif

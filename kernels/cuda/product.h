@@ -31,7 +31,7 @@ typedef struct {
 // of 16 bytes. Products of up to 8 rows in all read the weights once, at the speed of memory.
 cudaError_t product(const Product *product, cudaStream_t stream);
 
-// Compute capability 9.0 only: 16 bits, stride 1, `inputs` a multiple of 8, pointers multiples of 16 bytes.
+// For cards of compute capability 9.0 alone, which is not asked here: 16 bits, stride 1, `inputs` a multiple of 8, pointers multiples of 16 bytes.
 // product_hopper_fits: whether that is so and it is worth it (nonzero); else use product().
 // product_hopper_plan: of the ways to cut the work, 0 .. PRODUCT_HOPPER_PLANS, the one that `multiprocessors` need least time for.
 enum { PRODUCT_HOPPER_PLANS = 11 };

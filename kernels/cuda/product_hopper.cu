@@ -337,25 +337,13 @@ constexpr Choice choices[] = {
     choice<T, Plan<64, 128, 8, 1, 1, 235, 3300>>};
 static_assert(sizeof choices<__half> == PRODUCT_HOPPER_PLANS * sizeof(Choice), "product.h says how many there are");
 
-bool attribute_of_device(cudaDeviceAttr attribute, int *value) {
-    int device;
-    return cudaGetDevice(&device) == cudaSuccess && cudaDeviceGetAttribute(value, attribute, device) == cudaSuccess;
-}
-
-bool on_hopper() {
-    int major, minor;
-    return attribute_of_device(cudaDevAttrComputeCapabilityMajor, &major) && major == 9 &&
-           attribute_of_device(cudaDevAttrComputeCapabilityMinor, &minor) && minor == 0 && im2col_encoder() &&
-           tiled_encoder();
-}
-
-// Whether this file has a kernel for it.
+// Whether this file has a kernel for it, on a card that is of compute capability 9.0.
 bool possible(const Product &p) {
     // What the copy engine's im2col mode can say of a picture of four dimensions, and coordinates.
     constexpr uint32_t MOST_PADDING = 127, MOST_KERNEL = 128, MOST = 1u << 31;
     return valid(p) && p.type != ELEMENT_F32 && p.stride == 1 && p.inputs > 0 && p.inputs % 8 == 0 && aligned(p.x) &&
            aligned(p.weight) && aligned(p.y) && p.padding <= MOST_PADDING && p.kernel <= MOST_KERNEL && p.frames < MOST &&
-           p.outputs < MOST && on_hopper();
+           p.outputs < MOST && im2col_encoder() && tiled_encoder();
 }
 } // namespace
 

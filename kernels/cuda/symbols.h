@@ -7,6 +7,7 @@
 #define depth_to_space periplus_depth_to_space
 #define join_channels periplus_join_channels
 #define layer_norm periplus_layer_norm
+#define layouts periplus_layouts
 #define modulate periplus_modulate
 #define norm_rotate periplus_norm_rotate
 #define paged_attention periplus_paged_attention

@@ -55,7 +55,7 @@ pub enum DeviceError {
          that LD_LIBRARY_PATH names their folder, or compute on the CPU"
     )]
     NoLibraries(candle_core::Error),
-    /// A card has no memory left for another [`queue`].
+    /// A card has no memory left for a [`queue`].
     #[error("the card has no memory left: end what else uses it, or compute on the CPU")]
     Full,
     /// The card or its driver refuses.
@@ -134,12 +134,17 @@ pub fn enter(device: &Device) {
     let _ = device;
 }
 
-/// Leaves a [`queue`] open for ever: for one whose card has failed, since the libraries that Candle closes with it panic then.
-pub fn abandon(queue: &Device) {
-    #[cfg(feature = "cuda")]
-    std::mem::forget(queue.clone());
-    #[cfg(not(feature = "cuda"))]
-    let _ = queue;
+/// Gives memory that has been freed on a card back to the system, as far as no part of what was allocated with it is in use; what is in
+/// this device's [`queue`] is then done. Memory in many pieces may become whole again by that.
+///
+/// # Errors
+/// When the card refuses.
+pub fn release_freed(device: &Device) -> Result<()> {
+    match device {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(cuda) => card::release_freed(cuda),
+        _ => Ok(()),
+    }
 }
 
 /// Bytes of the card's memory that are taken, by whom ever; `None` for the CPU. What a program has freed on a card that it has a
@@ -173,8 +178,17 @@ pub fn queue(device: &Device) -> std::result::Result<Device, DeviceError> {
     Ok(device.clone())
 }
 
+/// `device` itself if operations of this crate may be put in its queue, else a [`queue`] on it.
+///
+/// # Errors
+/// None.
+#[cfg(not(feature = "cuda"))]
+pub fn usable_queue(device: &Device) -> std::result::Result<Device, DeviceError> {
+    Ok(device.clone())
+}
+
 #[cfg(feature = "cuda")]
-pub use card::{open_cuda, queue};
+pub use card::{open_cuda, queue, usable_queue};
 
 #[cfg(feature = "cuda")]
 mod card {
@@ -182,10 +196,12 @@ mod card {
     #![allow(unsafe_code)]
 
     use super::{Device, DeviceError, Duration, Result};
+    use candle_core::backend::BackendDevice;
     use candle_core::cuda_backend::cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
-    use candle_core::cuda_backend::cudarc::driver::{CudaEvent, DriverError};
+    use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaEvent, DriverError};
     use candle_core::cuda_backend::{CudaDevice, CudaError, WrapErr};
     use std::ffi::c_void;
+    use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
     /// Machine code is there for each of these, as the build was told; a newer card compiles what is portable.
     const ARCHITECTURES: &str = env!("PERIPLUS_CUDA_ARCHITECTURES");
@@ -193,6 +209,9 @@ mod card {
     const OLDEST: (i32, i32) = (8, 0);
     /// The driver's version as it counts: CUDA 13.0.
     const RUNTIME: i32 = 13_000;
+    /// Bytes that are enough for the libraries that Candle opens with a queue; it takes 67 MB on an H200.
+    const LIBRARIES: usize = 256 << 20;
+    const OUT_OF_MEMORY: DriverError = DriverError(sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY);
 
     /// Opens NVIDIA card `number`, counted from 0: a [`queue`] on it.
     ///
@@ -202,26 +221,25 @@ mod card {
     pub fn open_cuda(number: usize) -> std::result::Result<Device, DeviceError> {
         let (mut version, mut count) = (0, 0);
         // SAFETY: they write one number each to the places given.
-        let answers = unsafe {
+        let [started, told, counted] = unsafe {
             [sys::cuInit(0), sys::cuDriverGetVersion(&raw mut version), sys::cuDeviceGetCount(&raw mut count)]
         };
-        if version == 0 || answers[1].result().is_err() {
+        if version == 0 || told.result().is_err() {
             return Err(DeviceError::NoDriver);
         }
         if version < RUNTIME {
             return Err(DeviceError::DriverTooOld { major: version / 1000, minor: version % 1000 / 10 });
         }
-        if answers.iter().any(|answer| answer.result().is_err()) || count <= 0 {
-            return Err(DeviceError::NoCard);
+        match started.result().and_then(|()| counted.result()) {
+            Err(DriverError(sys::cudaError_enum::CUDA_ERROR_NO_DEVICE)) => return Err(DeviceError::NoCard),
+            answer => answer.w()?,
         }
         let count = count.unsigned_abs() as usize;
-        if number >= count {
-            return Err(DeviceError::NoSuchCard { number, count });
+        match count {
+            0 => Err(DeviceError::NoCard),
+            _ if number >= count => Err(DeviceError::NoSuchCard { number, count }),
+            _ => queue_on(number),
         }
-        queue_on(number).map_err(|error| match error {
-            DeviceError::Refused(error) if of_libraries(&error) => DeviceError::NoLibraries(error),
-            error => error,
-        })
     }
 
     /// A queue of its own on `device`, for the operations of this crate. The CPU has none, and is itself.
@@ -233,24 +251,78 @@ mod card {
     /// Candle's own [`Device::new_cuda`] stands for a queue of each thread's instead. The driver ends such a queue with its thread,
     /// and was seen to wait for ever there.
     ///
-    /// Memory that is freed stays with the program, so that the next frame need not ask for it.
+    /// Memory that is freed stays with the program, so that the next frame need not ask for it. So do queues: one that nobody and
+    /// no tensor is in any more is handed to the next who asks.
     ///
     /// # Errors
-    /// When the kernels do not run on the card, which is named, or it refuses.
+    /// When the kernels do not run on the card, which is named, it has no memory left, or it refuses.
     pub fn queue(device: &Device) -> std::result::Result<Device, DeviceError> {
         match device {
-            Device::Cuda(cuda) => {
-                queue_on(cuda.cuda_stream().context().ordinal()).map_err(|error| match error {
-                    // The libraries have answered when `device` was opened. Where there is no memory for their workspace, they say
-                    // that they are not initialised.
-                    DeviceError::Refused(error) if of_libraries(&error) || is_out_of_memory(&error) => {
-                        DeviceError::Full
-                    }
-                    error => error,
-                })
-            }
+            Device::Cuda(cuda) => queue_on(cuda.cuda_stream().context().ordinal()),
             _ => Ok(device.clone()),
         }
+    }
+
+    /// `device` itself if operations of this crate may be put in its queue, else a [`queue`] on it.
+    ///
+    /// # Errors
+    /// As [`queue`].
+    pub fn usable_queue(device: &Device) -> std::result::Result<Device, DeviceError> {
+        match device {
+            Device::Cuda(cuda) if !queues().iter().any(|queue| queue.device.same_device(cuda)) => queue(device),
+            _ => Ok(device.clone()),
+        }
+    }
+
+    /// A queue that has been opened.
+    struct Queue {
+        device: CudaDevice,
+        /// How many share its stream while nobody else is in it.
+        unheld: usize,
+    }
+
+    impl Queue {
+        fn holders(&self) -> usize {
+            Arc::strong_count(&self.device.cuda_stream())
+        }
+    }
+
+    /// All queues that have been opened. None is ever closed: on a card that has failed, the libraries that Candle closes with it
+    /// panic. To open one takes time and memory, and waits for the others.
+    fn queues() -> MutexGuard<'static, Vec<Queue>> {
+        static QUEUES: Mutex<Vec<Queue>> = Mutex::new(Vec::new());
+        // Whoever panics leaves the list as it was, or with one more.
+        QUEUES.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A queue on card `number` that nobody is in, and that is in order.
+    fn idle_queue(number: usize) -> Option<Device> {
+        let idle = |queue: &&Queue| {
+            queue.device.cuda_stream().context().ordinal() == number && queue.holders() == queue.unheld && {
+                // What was freed in it may have failed since, which would be told to the next that uses it.
+                enter(&queue.device);
+                queue.device.cuda_stream().synchronize().is_ok()
+            }
+        };
+        queues().iter().find(idle).map(|queue| Device::Cuda(queue.device.clone()))
+    }
+
+    fn queue_on(number: usize) -> std::result::Result<Device, DeviceError> {
+        if let Some(idle) = idle_queue(number) {
+            return Ok(idle);
+        }
+        let device = open_queue(number).map_err(|error| match error {
+            DeviceError::Refused(error) if is_out_of_memory(&error) => DeviceError::Full,
+            // Where there is no memory for their workspace, the libraries say that they are not initialised.
+            DeviceError::Refused(error) if of_libraries(&error) && is_full(number) => DeviceError::Full,
+            DeviceError::Refused(error) if of_libraries(&error) => DeviceError::NoLibraries(error),
+            error => error,
+        })?;
+        let mut queue = Queue { device, unheld: 0 };
+        queue.unheld = queue.holders();
+        let device = queue.device.clone();
+        queues().push(queue);
+        Ok(Device::Cuda(device))
     }
 
     /// Whether one of the libraries that Candle opens with a device refused.
@@ -258,7 +330,19 @@ mod card {
         matches!(cuda_error(error), Some(CudaError::Cublas(_) | CudaError::Curand(_)))
     }
 
-    fn queue_on(number: usize) -> std::result::Result<Device, DeviceError> {
+    /// Whether the card has less memory left than the libraries may want.
+    fn is_full(number: usize) -> bool {
+        let free = CudaContext::new(number).and_then(|context| {
+            context.bind_to_thread()?;
+            free_and_all()
+        });
+        match free {
+            Ok((free, _)) => free < LIBRARIES,
+            Err(error) => error == OUT_OF_MEMORY,
+        }
+    }
+
+    fn open_queue(number: usize) -> std::result::Result<CudaDevice, DeviceError> {
         let cuda = CudaDevice::new_with_stream(number)?;
         let stream = cuda.cuda_stream();
         let context = stream.context();
@@ -271,20 +355,18 @@ mod card {
         // Events would cost two a tensor.
         // SAFETY: what two queues share has been waited for, as said above.
         unsafe { cuda.disable_event_tracking() };
-        let mut pool = std::ptr::null_mut();
         let mut kept = u64::MAX;
         // SAFETY: the pool is the device's own, and the attribute is a 64-bit number.
         unsafe {
-            sys::cuDeviceGetDefaultMemPool(&raw mut pool, context.ordinal() as i32).result().w()?;
             sys::cuMemPoolSetAttribute(
-                pool,
+                pool_of(&cuda)?,
                 sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
                 (&raw mut kept).cast::<c_void>(),
             )
             .result()
             .w()?;
         }
-        Ok(Device::Cuda(cuda))
+        Ok(cuda)
     }
 
     /// What CUDA said, if it said it.
@@ -299,7 +381,6 @@ mod card {
     }
 
     pub(super) fn is_out_of_memory(error: &candle_core::Error) -> bool {
-        const OUT_OF_MEMORY: DriverError = DriverError(sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY);
         matches!(cuda_error(error), Some(CudaError::Cuda(OUT_OF_MEMORY)))
     }
 
@@ -320,12 +401,34 @@ mod card {
         Ok(Duration::from_secs_f32(earlier.elapsed_ms(later).w()?.max(0.0) / 1e3))
     }
 
+    /// Where its memory comes from.
+    fn pool_of(device: &CudaDevice) -> Result<sys::CUmemoryPool> {
+        let mut pool = std::ptr::null_mut();
+        // SAFETY: it writes the device's own pool to the place given.
+        unsafe { sys::cuDeviceGetDefaultMemPool(&raw mut pool, device.cuda_stream().context().ordinal() as i32) }
+            .result()
+            .w()?;
+        Ok(pool)
+    }
+
+    pub(super) fn release_freed(device: &CudaDevice) -> Result<()> {
+        device.cuda_stream().synchronize().w()?;
+        // SAFETY: the pool is the device's own, and keeps what is in use.
+        unsafe { sys::cuMemPoolTrimTo(pool_of(device)?, 0) }.result().w()
+    }
+
     pub(super) fn memory_taken(device: &CudaDevice) -> Result<u64> {
         device.cuda_stream().context().bind_to_thread().w()?;
+        let (free, all) = free_and_all().w()?;
+        Ok((all - free) as u64)
+    }
+
+    /// Bytes of the memory of the card that is current: those that nobody has, and all.
+    fn free_and_all() -> std::result::Result<(usize, usize), DriverError> {
         let (mut free, mut all) = (0, 0);
         // SAFETY: it writes two numbers to the places given.
-        unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut all) }.result().w()?;
-        Ok((all - free) as u64)
+        unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut all) }.result()?;
+        Ok((free, all))
     }
 
     /// Whether one of the architectures (`80`, `90a`, `90+PTX`, separated by spaces) runs on a card of this compute
@@ -344,7 +447,45 @@ mod card {
 
     #[cfg(test)]
     mod tests {
-        use super::runs_on;
+        #![allow(clippy::unwrap_used)] // in a test a panic is the report
+
+        use super::*;
+        use crate::cuda::ffi;
+        use std::process::Command;
+
+        /// Makes a card fail, for the rest of the program; run by the test below.
+        #[test]
+        #[ignore = "no kernel runs in this program any more"]
+        fn fail() {
+            let device = open_cuda(0).unwrap();
+            let other = queue(&device).unwrap();
+            let tensor = candle_core::Tensor::zeros(8, candle_core::DType::F32, &other).unwrap();
+            let Device::Cuda(cuda) = &device else { panic!("no card") };
+            let stream = crate::cuda::stream(cuda).unwrap();
+            // SAFETY: nothing is at this address, for which the card ends all that this program does there.
+            assert_eq!(unsafe { ffi::relu(0x1000 as *mut c_void, ffi::F32, 1, 8, 0, stream) }, 0);
+            device.synchronize().unwrap_err();
+            // What else is done there is an error, and the end of things is none.
+            enter(cuda);
+            assert!(tensor.to_vec1::<f32>().is_err());
+            assert!(queue(&device).is_err());
+            drop(tensor);
+            drop((device, other));
+            println!("nothing has panicked");
+        }
+
+        #[test]
+        fn a_card_that_fails_ends_no_program() {
+            if let Err(reason) = open_cuda(0) {
+                println!("skipped: {reason}");
+                assert!(std::env::var_os("PERIPLUS_NEEDS_CARD").is_none(), "there is no card");
+                return;
+            }
+            let arguments = ["--ignored", "--exact", "--nocapture", "device::card::tests::fail"];
+            let ended = Command::new(std::env::current_exe().unwrap()).args(arguments).output().unwrap();
+            let said = [ended.stdout, ended.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+            assert!(ended.status.success() && said[0].contains("nothing has panicked"), "{said:?}");
+        }
 
         #[test]
         fn cards_are_matched_with_what_was_compiled() {

@@ -128,7 +128,8 @@ fn on_card(
     bias: Option<&Operand<'_>>,
 ) -> Result<()> {
     let (outputs, inputs) = weight.1.shape().dims2()?;
-    let rows = x.1.shape().elem_count().checked_div(inputs).unwrap_or(0);
+    // Not by what x holds, which is nothing where there are no inputs; results then are of the bias alone.
+    let rows = x.1.dims().split_last().map_or(0, |(_, rows)| rows.iter().product());
     let (input, output) = ([1, rows, inputs], [1, rows, outputs]);
     let window = Window { frames: 1, input, output, k: 1, stride: 1, padding: 0 };
     cuda::product::product(op, target, x, weight, bias, &window)

@@ -336,6 +336,135 @@ fn nothing_is_written_in_another_queue() {
 }
 
 #[test]
+fn layers_without_inputs_answer_their_bias() {
+    let Some(mut bench) = Bench::new(11) else { return };
+    for dtype in DTYPES {
+        for rows in [1, 4, 70] {
+            let ((x, cpu_x), (w, cpu_w)) = (bench.pair(&[rows, 0], dtype), bench.pair(&[24, 0], dtype));
+            let (b, cpu_b) = bench.float(&[24]);
+            let y = linear(&x, &w, Some(&b), Activation::Gelu).unwrap();
+            assert_same(&y, &linear(&cpu_x, &cpu_w, Some(&cpu_b), Activation::Gelu).unwrap(), bar(dtype));
+        }
+    }
+}
+
+/// Queues of which nobody and no tensor is in any more are handed on, others are not.
+#[test]
+fn queues_are_handed_on() {
+    let Some(bench) = Bench::new(12) else { return };
+    let name = |queue: &Device| format!("{queue:?}");
+    let distinct = |names: &[String]| names.iter().collect::<std::collections::HashSet<_>>().len();
+    let take = || queue(&bench.card).unwrap();
+    let (held, tensor) = {
+        let first = take();
+        (name(&first), Tensor::zeros(5, DType::F32, &first).unwrap())
+    };
+    let taken = {
+        let queues: Vec<_> = (0..8).map(|_| take()).collect();
+        assert!(queues.iter().all(|queue| !queue.same_device(&bench.card)));
+        queues.iter().map(name).collect::<Vec<_>>()
+    };
+    assert_eq!(distinct(&taken), 8);
+    assert!(!taken.contains(&held), "a tensor is in it");
+    // One after the other; tests beside this one take some, too.
+    let again: Vec<_> = (0..64).map(|_| name(&take())).collect();
+    assert!(distinct(&again) <= 32 && taken.iter().any(|name| again.contains(name)), "{again:?}");
+    drop(tensor);
+}
+
+/// What reads numbers that are just being made, and what it makes of them; the pool of pages is for those that write to one.
+type Reader<'a> = (&'a str, DType, Box<dyn Fn(&Tensor, &Tensor) -> Tensor + 'a>);
+
+/// Kernels may start before the one in front of them has ended (`early_launch.cuh`), and must then wait for what they read.
+#[test]
+fn kernels_wait_for_what_they_read() {
+    let Some(mut bench) = Bench::new(13) else { return };
+    let card = bench.card.clone();
+    // A product of few blocks that each take a millisecond, so that there is room beside them, and time.
+    let (rows, outputs, inputs) = (192, 256, 1 << 18);
+    let [x, w] = [rows, outputs].map(|size| {
+        let some = bench.random.tensor(&[size, 1 << 10], DType::BF16).to_device(&card).unwrap();
+        Tensor::cat(&vec![&some; inputs >> 10], 1).unwrap()
+    });
+    let [(half, _), (single, _)] = [DType::BF16, DType::F32].map(|dtype| bench.pair(&[rows, outputs], dtype));
+    let [vector, head, modulation] =
+        [vec![outputs], vec![64], vec![rows, 3 * outputs]].map(|dims| bench.float(&dims).0);
+    let [cos, sin] = [(); 2].map(|()| bench.float(&[64, 32]).0);
+    let rotary = Rotary { cos, sin, times: None, pairing: Pairing::SplitHalves };
+    let norms = HeadNorms { queries: (&head, &head), keys: (&head, &head), eps: 1e-5 };
+    let rows_of = |x: &Tensor, first: usize| x.narrow(0, first, 4).unwrap();
+    // The same numbers as 64 tokens of 4 heads, and as 6 pages of keys and values, which few queries share among many blocks.
+    let tokens = |x: &Tensor| x.reshape((64, 3, 4, 64)).unwrap();
+    let whole = |x: &Tensor, _: &Tensor| self_attention(&x.reshape((1, 64, 3, 4, 64)).unwrap()).unwrap();
+    let split = |x: &Tensor, _: &Tensor| {
+        let pages = x.reshape((6, 2, 64, 1, 64)).unwrap();
+        let query = x.flatten_all().unwrap().narrow(0, 0, 192).unwrap().reshape((1, 3, 1, 64)).unwrap();
+        let table = PageTable::new((0..6).collect(), vec![], 64);
+        paged_attention(&query, Pools { frames: &pages, special: &pages }, &table).unwrap()
+    };
+    let rotated = |x: &Tensor, _: &Tensor| {
+        norm_rotate(&tokens(x), &norms, &rotary).unwrap();
+        x.clone()
+    };
+    let moved = |x: &Tensor, pool: &Tensor| {
+        norm_rotate_append(&tokens(x), &norms, &rotary, pool, 0).unwrap();
+        pool.clone()
+    };
+    let appended = |x: &Tensor, pool: &Tensor| {
+        append(pool, 0, 0, &tokens(x)).unwrap();
+        pool.clone()
+    };
+    let readers: Vec<Reader<'_>> = vec![
+        ("layer_norm", DType::F32, Box::new(|x, _| layer_norm(x, &vector, &vector, 1e-5, DType::F32).unwrap())),
+        ("modulate", DType::F32, Box::new(|x, _| modulate(x, &single, &modulation).unwrap())),
+        ("linear: x", DType::BF16, Box::new(|x, _| linear(x, &half, None, Activation::Gelu).unwrap())),
+        ("linear: weight", DType::BF16, Box::new(|x, _| linear(&half, x, None, Activation::Identity).unwrap())),
+        (
+            "few rows: x",
+            DType::F32,
+            Box::new(|x, _| linear(&rows_of(x, 188), &single, None, Activation::Silu).unwrap()),
+        ),
+        (
+            "few rows: weight",
+            DType::BF16,
+            Box::new(|x, _| linear(&rows_of(&half, 0), x, None, Activation::Relu).unwrap()),
+        ),
+        ("norm_rotate", DType::BF16, Box::new(rotated)),
+        ("norm_rotate_append", DType::F32, Box::new(moved)),
+        ("append", DType::BF16, Box::new(appended)),
+        ("attention", DType::BF16, Box::new(whole)),
+        ("attention", DType::F32, Box::new(whole)),
+        ("split attention", DType::BF16, Box::new(split)),
+        ("split attention", DType::F32, Box::new(split)),
+    ];
+    let mut early = Vec::new();
+    for (name, dtype, read) in &readers {
+        let run = |wait: bool| {
+            // What is made is added to zeros, which is what would be read too early.
+            let y = Tensor::zeros((rows, outputs), *dtype, &card).unwrap();
+            let pool = Tensor::zeros((1, 2, 64, 4, 64), *dtype, &card).unwrap();
+            card.synchronize().unwrap();
+            linear_add(&y, &x, &w, None).unwrap();
+            if wait {
+                card.synchronize().unwrap();
+            }
+            let result = read(&y, &pool);
+            card.synchronize().unwrap();
+            wide(&result.to_device(&Device::Cpu).unwrap())
+        };
+        let expected = run(true);
+        assert!(
+            expected.iter().all(|number| number.is_finite()) && expected.iter().any(|&number| number != 0.0),
+            "{name}"
+        );
+        if (0..3).any(|_| run(false) != expected) {
+            early.push((name, dtype));
+        }
+    }
+    assert!(early.is_empty(), "read before it is written: {early:?}");
+}
+
+#[test]
 fn results_come_to_main_memory_together() {
     let Some(mut bench) = Bench::new(9) else { return };
     let mut download = Download::default();

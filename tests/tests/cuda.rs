@@ -139,8 +139,7 @@ fn engines_are_shared_and_sessions_move_between_threads() {
     assert_eq!(bits(&stream(&golden, DType::BF16, &card)), expected);
 }
 
-/// All that a stream computes is in its own queue, whoever asks and reads; frames may come from another; the next stream takes over
-/// the queue of one that has ended.
+/// All that a stream computes is in its own queue, whoever asks and reads; frames may come from another.
 #[test]
 fn a_stream_has_a_queue_of_its_own() {
     let Some(card) = card() else { return };
@@ -173,10 +172,6 @@ fn a_stream_has_a_queue_of_its_own() {
             });
             assert_eq!(*expected.get_or_insert_with(|| numbers.clone()), numbers);
         }
-        let [first, second] = streams;
-        let ended = second.device().clone();
-        drop(second);
-        assert!(stream().device().same_device(&ended) && !first.device().same_device(&ended));
     }
 }
 
@@ -269,14 +264,14 @@ fn a_session_is_reset_by_a_thread_new_to_the_card() {
         assert!(outputs.last().is_some_and(|output| !output.keyframe), "a pass is left open");
         bits(&outputs)
     };
-    let expected = run(&mut session);
+    let (alone, expected) = (bits(&stream(&golden, DType::BF16, &card)), run(&mut session));
     thread::scope(|scope| scope.spawn(|| session.reset()).join().unwrap());
     assert_eq!(run(&mut session), expected);
     // Dropped at the next push instead, and by the session's end.
     let frame = frames(&golden).remove(0);
     thread::scope(|scope| scope.spawn(|| session.push(frame).map(drop)).join().unwrap()).unwrap();
     thread::scope(|scope| scope.spawn(move || drop(session)).join().unwrap());
-    assert_eq!(bits(&stream(&golden, DType::BF16, &card)), bits(&stream(&golden, DType::BF16, &card)));
+    assert_eq!(bits(&stream(&golden, DType::BF16, &card)), alone);
 }
 
 /// The published size in both number types, see `goldens.rs`.

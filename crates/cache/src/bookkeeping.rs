@@ -183,7 +183,7 @@ impl Pages {
         let end = u32::try_from(ever_used).map_err(|_| Error::TooLong)?;
         let fresh = self.ever_used as u32..end;
         let mut pages = Vec::new();
-        let refused = |_| Error::OutOfMemory { pages: ever_used, rows: page_size, pools: 1 };
+        let refused = |_| Error::OutOfMemory { bytes: count.saturating_mul(size_of::<u32>()) };
         pages.try_reserve_exact(count).map_err(refused)?;
         pages.extend(self.free.iter().rev().take(recycled).copied().chain(fresh));
 

@@ -86,27 +86,19 @@ pub enum Error {
         got: Vec<usize>,
     },
     /// The pools cannot grow to the size needed.
-    #[error(
-        "there is no memory for {pages} pages of {rows} rows in {pools} pools; use smaller pictures or a smaller window"
-    )]
+    #[error("there is no memory for {} of keys and values more: use smaller pictures, a smaller window or 16-bit numbers", in_units(*bytes))]
     OutOfMemory {
-        /// Pages of each pool.
-        pages: usize,
-        /// Rows of each page.
-        rows: usize,
-        /// Pools that grow together, one a layer.
-        pools: usize,
+        /// What the pools would have grown by.
+        bytes: usize,
     },
     /// A card has no memory left for a pool.
     #[error(
-        "the card has no memory left for a layer's {pages} pages of {rows} rows: use smaller pictures, a smaller window, \
-         16-bit numbers or the CPU"
+        "the card has no memory left for {} of keys and values: use smaller pictures, a smaller window, 16-bit numbers or the CPU",
+        in_units(*bytes)
     )]
     CardFull {
-        /// Pages of the pool.
-        pages: usize,
-        /// Rows of each page.
-        rows: usize,
+        /// Size of the pool, of which there are two a layer.
+        bytes: usize,
     },
     /// Pages or rows would be more than there are numbers for.
     #[error("the cache cannot number the frames of so long a clip; reset it and begin a new clip")]
@@ -114,6 +106,17 @@ pub enum Error {
     /// The tensor library or the device failed.
     #[error("the device failed to store keys and values: {0}")]
     Tensor(#[from] candle_core::Error),
+}
+
+/// A size in the unit that suits it.
+fn in_units(bytes: usize) -> String {
+    match bytes {
+        usize::MAX => "more bytes than can be counted".into(),
+        0..=1023 => format!("{bytes} bytes"),
+        1024..=1_048_575 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        1_048_576..=1_073_741_823 => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+        _ => format!("{:.1} GiB", bytes as f64 / 1_073_741_824.0),
+    }
 }
 
 /// A result with the [`Error`] of this crate.

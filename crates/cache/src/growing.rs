@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Tensor};
 use periplus_kernels::pages::{PageTable, Pools, append};
 
-use crate::pool::{Storage, bytes, doubled};
+use crate::pool::{Storage, bytes, doubled, grow};
 use crate::{Error, Result};
 
 /// Keys and values that are only ever added to, in a single page `[1, 2, capacity, heads, head_dim]` that doubles
@@ -51,10 +51,11 @@ impl GrowingRows {
         let capacity = self.page.as_ref().map_or(0, |page| page.dims()[2]);
         let needed = self.kept.checked_add(tokens).ok_or(Error::TooLong)?;
         if needed > capacity {
-            let rows = doubled(capacity, needed, usize::MAX);
-            // The old page has fewer rows, so that all of the new one is more.
-            self.storage.check_memory(0, 1, rows, 1)?;
-            self.storage.grow(&mut self.page, 1, rows)?;
+            grow(&self.storage.device().clone(), doubled(capacity, needed, usize::MAX), needed, |rows| {
+                // The old page has fewer rows, so that all of the new one is more.
+                self.storage.check_memory(0, 1, rows, 1)?;
+                self.storage.resize(&mut self.page, 1, rows)
+            })?;
         }
         let page = self.page.as_ref().ok_or(Error::Empty)?;
         append(page, 0, self.kept, qkv)?;

@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Tensor};
 use periplus_kernels::pages::{PageTable, Pools, copy_rows};
 
 use crate::bookkeeping::{Pages, Plan};
-use crate::pool::{Storage, bytes, doubled};
+use crate::pool::{Storage, bytes, doubled, grow};
 use crate::{CacheConfig, Error, Pass, Result};
 
 /// Keys and values of one stream, all layers.
@@ -216,33 +216,38 @@ impl KvCache {
     fn make_room(&mut self, plan: &Plan) -> Result<()> {
         let rows = plan.page_size;
         let other_size = |layer: &Layer| layer.frames.as_ref().is_some_and(|pool| pool.dims()[2] != rows);
-        let replaced = self.layers.iter().any(other_size);
-        let capacity = |pages| if replaced { 0 } else { pages };
-
-        let frame_pages = capacity(self.capacity(|layer| &layer.frames));
-        let special_pages = capacity(self.capacity(|layer| &layer.special));
-        let more_frames = (plan.frame_pages() > frame_pages)
-            .then(|| doubled(frame_pages, plan.frame_pages(), self.pages.most_frame_pages(plan.pass)));
-        let more_special =
-            (plan.special_pages() > special_pages).then(|| doubled(special_pages, plan.special_pages(), usize::MAX));
-
-        for (old, more) in [(frame_pages, more_frames), (special_pages, more_special)] {
-            if let Some(pages) = more {
-                self.storage.check_memory(old, pages, rows, self.layers.len())?;
-            }
+        let there = if self.layers.iter().any(other_size) {
+            [0, 0]
+        } else {
+            [self.capacity(|layer| &layer.frames), self.capacity(|layer| &layer.special)]
+        };
+        let wanted = [plan.frame_pages(), plan.special_pages()];
+        let most = [self.pages.most_frame_pages(plan.pass), usize::MAX];
+        let more = |axis: usize| wanted[axis] > there[axis];
+        if !more(0) && !more(1) {
+            return Ok(());
         }
-        if replaced {
-            // A clip of another size. The old pools go first, so that memory need not hold both.
+        let generous =
+            [0, 1].map(|axis| if more(axis) { doubled(there[axis], wanted[axis], most[axis]) } else { there[axis] });
+        let needed = [0, 1].map(|axis| wanted[axis].max(there[axis]));
+        let device = self.storage.device().clone();
+        grow(&device, generous, needed, |pages| self.resize(there, pages, rows))
+    }
+
+    /// Gives the pools of every layer so many pages. `there` are those of the last layer for a clip of this size, and of all unless an earlier
+    /// try has failed.
+    fn resize(&mut self, there: [usize; 2], [frames, special]: [usize; 2], rows: usize) -> Result<()> {
+        for (old, pages) in there.into_iter().zip([frames, special]) {
+            self.storage.check_memory(old, pages, rows, self.layers.len())?;
+        }
+        if there == [0, 0] {
+            // Of a clip of another size, if of any. They go first, so that memory need not hold both.
             self.layers.iter_mut().for_each(|layer| (layer.frames, layer.special) = (None, None));
         }
         // One layer at a time, so that memory holds old and new of one layer only.
         for layer in &mut self.layers {
-            if let Some(pages) = more_frames {
-                self.storage.grow(&mut layer.frames, pages, rows)?;
-            }
-            if let Some(pages) = more_special {
-                self.storage.grow(&mut layer.special, pages, rows)?;
-            }
+            self.storage.resize(&mut layer.frames, frames, rows)?;
+            self.storage.resize(&mut layer.special, special, rows)?;
         }
         Ok(())
     }
@@ -275,7 +280,7 @@ mod tests {
     fn a_partly_failed_growth_leaves_a_cache_that_works() {
         let config = CacheConfig { window: 9, retention: Retention::All, pin_scale_frames: false, special_tokens: 1 };
         let mut cache = KvCache::new(config, 2, 1, 1, DType::F32, &Device::Cpu).unwrap();
-        cache.storage.grow(&mut cache.layers[0].frames, 8, 2).unwrap();
+        cache.storage.resize(&mut cache.layers[0].frames, 8, 2).unwrap();
         for (frame, pass) in [Pass::Scale(1), Pass::Keyframe, Pass::Keyframe].into_iter().enumerate() {
             cache.begin(pass, 2).unwrap();
             for layer in 0..2 {
@@ -284,9 +289,9 @@ mod tests {
             }
             cache.commit().unwrap();
         }
-        for (layer, pages) in [8, 4].into_iter().enumerate() {
+        for layer in 0..2 {
             let pool = cache.pools(layer).unwrap().frames;
-            assert_eq!(pool.dims(), [pages, 2, 2, 1, 1]);
+            assert_eq!(pool.dims(), [4, 2, 2, 1, 1]);
             let numbers = pool.flatten_all().unwrap().to_vec1::<f32>().unwrap();
             assert_eq!(numbers[..12], [0., 0., 0., 0., 1., 1., 1., 1., 2., 2., 2., 2.]);
         }

@@ -1,7 +1,7 @@
 //! Pools of pages as tensors: their shape, and how they grow.
 
 use candle_core::{DType, Device, Tensor};
-use periplus_kernels::device::is_out_of_memory;
+use periplus_kernels::device::{is_out_of_memory, release_freed};
 use periplus_kernels::pages::{Rows, copy_rows};
 
 use crate::{Error, Result};
@@ -47,33 +47,54 @@ impl Storage {
     /// An allocation that the system refuses ends the program where candle makes it, so it is tried here first, where
     /// it can be an error. On other devices candle reports it.
     pub(crate) fn check_memory(&self, old: usize, pages: usize, rows: usize, pools: usize) -> Result<()> {
-        let refused = || Error::OutOfMemory { pages, rows, pools };
-        let more = more_pages(old, pages, pools).ok_or_else(refused)?;
-        let sizes = [more, rows, self.heads, self.head_dim, self.dtype.size_in_bytes()];
-        let bytes = sizes.into_iter().try_fold(2, usize::checked_mul).ok_or_else(refused)?;
+        let more = more_pages(old, pages, pools).and_then(|more| self.bytes(more, rows));
+        let bytes = more.ok_or(Error::OutOfMemory { bytes: usize::MAX })?;
         if self.device.is_cpu() {
-            Vec::<u8>::new().try_reserve_exact(bytes).map_err(|_| refused())?;
+            Vec::<u8>::new().try_reserve_exact(bytes).map_err(|_| Error::OutOfMemory { bytes })?;
         }
         Ok(())
     }
 
-    /// Makes `pool` a pool of at least `pages` pages of at least `rows` rows; what it holds stays. A pool that has
-    /// them, as after a growth that failed in a later layer, stays as it is.
-    pub(crate) fn grow(&self, pool: &mut Option<Tensor>, pages: usize, rows: usize) -> Result<()> {
-        if pool.as_ref().is_some_and(|pool| pool.dims()[0] >= pages && pool.dims()[2] >= rows) {
+    /// Makes `pool` one of `pages` pages of `rows` rows; what it holds stays, as far as there are pages and rows for it.
+    pub(crate) fn resize(&self, pool: &mut Option<Tensor>, pages: usize, rows: usize) -> Result<()> {
+        if pages == 0 || pool.as_ref().is_some_and(|pool| pool.dims()[0] == pages && pool.dims()[2] == rows) {
             return Ok(());
         }
-        let grown = Tensor::zeros((pages, 2, rows, self.heads, self.head_dim), self.dtype, &self.device)
-            .map_err(|error| if is_out_of_memory(&error) { Error::CardFull { pages, rows } } else { error.into() })?;
+        let full = || Error::CardFull { bytes: self.bytes(pages, rows).unwrap_or(usize::MAX) };
+        let resized = Tensor::zeros((pages, 2, rows, self.heads, self.head_dim), self.dtype, &self.device)
+            .map_err(|error| if is_out_of_memory(&error) { full() } else { error.into() })?;
         if let Some(old) = pool {
             let (old_pages, _, old_rows, _, _) = old.dims5()?;
-            for page in 0..u32::try_from(old_pages).map_err(|_| Error::TooLong)? {
+            for page in 0..u32::try_from(old_pages.min(pages)).map_err(|_| Error::TooLong)? {
                 let start = Rows { page, row: 0 };
-                copy_rows(old, start, &grown, start, old_rows)?;
+                copy_rows(old, start, &resized, start, old_rows.min(rows))?;
             }
         }
-        *pool = Some(grown);
+        *pool = Some(resized);
         Ok(())
+    }
+
+    /// Bytes of so many pages; `None` beyond any number.
+    fn bytes(&self, pages: usize, rows: usize) -> Option<usize> {
+        let sizes = [pages, rows, self.heads, self.head_dim, self.dtype.size_in_bytes()];
+        sizes.into_iter().try_fold(2, usize::checked_mul)
+    }
+}
+
+/// Grows to the size that spares growing again soon, and where there is no memory for that, to the one that is needed now.
+pub(crate) fn grow<T: Copy>(
+    device: &Device,
+    generous: T,
+    needed: T,
+    mut grow_to: impl FnMut(T) -> Result<()>,
+) -> Result<()> {
+    match grow_to(generous) {
+        Err(Error::OutOfMemory { .. } | Error::CardFull { .. }) => {
+            // What earlier pools have left may be of use in other pieces.
+            release_freed(device)?;
+            grow_to(needed)
+        }
+        done => done,
     }
 }
 

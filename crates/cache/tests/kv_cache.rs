@@ -426,3 +426,64 @@ fn a_wrong_call_says_which() {
     cache.commit().unwrap();
     assert_eq!(cache.frames(), 1);
 }
+
+#[cfg(target_os = "linux")]
+mod little_memory {
+    use std::fs;
+    use std::process::Command;
+
+    use super::*;
+
+    /// Rows of a page of 32 MiB.
+    const ROWS: usize = 4096;
+    const PAGE: usize = 32 << 20;
+
+    /// Fills the cache until there is no memory. Run by the test below, under a limit.
+    #[test]
+    #[ignore = "runs out of memory only under the limit that another test sets"]
+    fn fill() {
+        let limit: usize = std::env::var("PERIPLUS_TEST_LIMIT").unwrap().parse().unwrap();
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let taken = status.lines().find_map(|line| line.strip_prefix("VmSize:")?.strip_suffix("kB")).unwrap();
+        let taken: usize = taken.trim().parse().unwrap();
+        // Room for two pages of frames, a frame's queries, keys and values, and 20 pages of special tokens: 8 of them and 16 more are
+        // too many, 8 and 9 can be held side by side.
+        let room = 2 * PAGE + 2 * (3 * PAGE / 2) + 20 * PAGE;
+        let ballast = Vec::<u8>::with_capacity(limit - taken * 1024 - room);
+
+        let config =
+            CacheConfig { window: 1, retention: Retention::All, pin_scale_frames: false, special_tokens: ROWS };
+        let mut cache = KvCache::new(config, 1, 16, 64, DType::F32, &Device::Cpu).unwrap();
+        let mut push = |frame: usize| {
+            cache.begin(if frame == 0 { Pass::Scale(1) } else { Pass::Keyframe }, ROWS)?;
+            let qkv = Tensor::full(frame as f32, (ROWS, 3, 16, 64), &Device::Cpu)?;
+            cache.write(0, &qkv, append_rows)?;
+            cache.commit()?;
+            Ok(cache.stats().special_pages_in_use)
+        };
+        let mut held = 0;
+        let error = (0..40).find_map(|frame| push(frame).map(|pages| held = pages).err()).unwrap();
+        assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+        assert!((9..16).contains(&held), "{held} pages, {error}");
+        let special = cache.pools(0).unwrap().special;
+        for page in 0..held {
+            let key = special.i((page, 0, ROWS - 1, 15, 63)).unwrap().to_scalar::<f32>().unwrap();
+            assert_eq!(key.to_bits(), (page as f32).to_bits());
+        }
+        drop(ballast);
+    }
+
+    #[test]
+    fn what_is_needed_is_held_where_twice_as_much_does_not_fit() {
+        let limit = 4 << 20; // KiB
+        let this = std::env::current_exe().unwrap();
+        let ended = Command::new("sh")
+            .args(["-c", &format!("ulimit -v {limit}; exec \"$0\" --ignored --exact little_memory::fill")])
+            .arg(this)
+            .env("PERIPLUS_TEST_LIMIT", (limit * 1024_usize).to_string())
+            .output()
+            .unwrap();
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
+        assert!(String::from_utf8_lossy(&ended.stdout).contains("1 passed"));
+    }
+}

@@ -7,7 +7,7 @@ use periplus::checkpoint::synthetic::hash_uniform;
 use periplus::device::Moment;
 use periplus::kernels::attention::paged_attention;
 use periplus::kernels::pages::{PageTable, Pools};
-use periplus::{DType, Device, Tensor};
+use periplus::{DType, Device, EngineError, ModelError, Tensor};
 use serde::Serialize;
 
 use crate::console;
@@ -69,44 +69,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn measure(arguments: &Arguments, device: &Device) -> Result<Measurement, Failure> {
-    let [queries, keys, page_size, heads, head_dim, repeats] = [
-        arguments.queries,
-        arguments.keys,
-        arguments.page_size,
-        arguments.heads,
-        arguments.head_dim,
-        arguments.repeats,
-    ]
-    .map(NonZeroUsize::get);
+    let [queries, keys, page_size, heads, head_dim, repeats] = arguments.sizes();
     let float = arguments.compute.float(device);
-    let stored = DType::from(float);
     let pages = keys.div_ceil(page_size);
+    u32::try_from(pages).map_err(|_| too_large())?;
     check_memory(&[queries, 3, heads, head_dim])?;
-    check_memory(&[pages, 2, page_size, heads, head_dim])?;
-    let random = |name: &str, shape: &[usize], dtype: DType| -> Result<Tensor, Failure> {
-        let numbers = hash_uniform(name, shape.iter().product(), 0);
-        Ok(Tensor::from_vec(numbers, shape, &Device::Cpu)?.to_dtype(dtype)?.to_device(device)?)
-    };
-    // On the CPU queries are float32 whatever pages are stored in.
-    let qkv = random("queries", &[queries, 3, heads, head_dim], if device.is_cuda() { stored } else { DType::F32 })?;
-    let page = random("page", &[1, 2, page_size, heads, head_dim], stored)?;
-    // Attention takes as long over equal pages, and they are made faster.
-    let pool = Tensor::cat(&vec![&page; pages], 0)?;
-    // Not in order, which kernels know without being told.
-    let numbers =
-        (0..pages).rev().map(|page| u32::try_from(page).map_err(|_| too_large())).collect::<Result<_, _>>()?;
-    let mut table = PageTable::new(numbers, Vec::new(), (keys - 1) % page_size + 1);
-    table.upload(device)?;
-    let pools = Pools { frames: &pool, special: &pool };
-
-    let mut times = Vec::new();
-    // The first runs load code and allocate.
-    for _ in 0..repeats.saturating_add(3) {
-        let begin = Moment::of(device)?;
-        drop(paged_attention(&qkv, pools, &table)?);
-        times.push(Moment::of(device)?.since(&begin)?.as_secs_f64());
-    }
-    let mut times = times.split_off(3);
+    // One page is made here. On a card, the pool of all of them is there.
+    check_memory(&[if device.is_cuda() { 1 } else { pages }, 2, page_size, heads, head_dim])?;
+    let mut times = times(arguments, float.into(), device).map_err(|error| match error {
+        EngineError::Model(ModelError::CardFull) => too_large(),
+        error => error.into(),
+    })?;
     times.sort_unstable_by(f64::total_cmp);
     let median = f64::midpoint(times[(times.len() - 1) / 2], times[times.len() / 2]);
     let operations = 4.0 * queries as f64 * keys as f64 * (heads * head_dim) as f64;
@@ -123,6 +96,42 @@ fn measure(arguments: &Arguments, device: &Device) -> Result<Measurement, Failur
         fastest_milliseconds: times[0] * 1e3,
         teraflops: operations / median / 1e12,
     })
+}
+
+/// Seconds that each run takes, over pages that are stored as `stored`.
+fn times(arguments: &Arguments, stored: DType, device: &Device) -> Result<Vec<f64>, EngineError> {
+    let [queries, keys, page_size, heads, head_dim, repeats] = arguments.sizes();
+    let pages = keys.div_ceil(page_size);
+    let random = |name: &str, shape: &[usize], dtype: DType| -> Result<Tensor, EngineError> {
+        let numbers = hash_uniform(name, shape.iter().product(), 0);
+        Ok(Tensor::from_vec(numbers, shape, &Device::Cpu)?.to_dtype(dtype)?.to_device(device)?)
+    };
+    // On the CPU queries are float32 whatever pages are stored in.
+    let qkv = random("queries", &[queries, 3, heads, head_dim], if device.is_cuda() { stored } else { DType::F32 })?;
+    let page = random("page", &[1, 2, page_size, heads, head_dim], stored)?;
+    // Attention takes as long over equal pages, and they are made faster.
+    let pool = Tensor::cat(&vec![&page; pages], 0)?;
+    // Not in order, which kernels know without being told.
+    let numbers = (0..pages as u32).rev().collect();
+    let mut table = PageTable::new(numbers, Vec::new(), (keys - 1) % page_size + 1);
+    table.upload(device)?;
+    let pools = Pools { frames: &pool, special: &pool };
+
+    let mut times = Vec::new();
+    // The first runs load code and allocate.
+    for _ in 0..repeats.saturating_add(3) {
+        let begin = Moment::of(device)?;
+        drop(paged_attention(&qkv, pools, &table)?);
+        times.push(Moment::of(device)?.since(&begin)?.as_secs_f64());
+    }
+    Ok(times.split_off(3))
+}
+
+impl Arguments {
+    /// Queries, keys, page size, heads, head width and repeats.
+    fn sizes(&self) -> [usize; 6] {
+        [self.queries, self.keys, self.page_size, self.heads, self.head_dim, self.repeats].map(NonZeroUsize::get)
+    }
 }
 
 /// That main memory has room for as many float32 numbers twice, as they are made; an allocation that fails where Candle makes it

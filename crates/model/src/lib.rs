@@ -16,8 +16,6 @@ mod position;
 mod stream;
 mod trace;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use candle_core::{DType, Device};
 
 pub use error::ModelError;
@@ -32,7 +30,7 @@ use dense_head::DenseHead;
 use layers::Loader;
 use patch_embed::PatchEmbed;
 use periplus_kernels::attention::has_kernel;
-use periplus_kernels::device::{abandon, enter, queue};
+use periplus_kernels::device::{enter, usable_queue};
 use periplus_kernels::prediction::ValueActivation;
 
 /// The network with its weights. Immutable: any number of streams and threads may share it.
@@ -45,9 +43,6 @@ pub struct Model {
     point_head: Option<DenseHead>,
     dtype: DType,
     device: Device,
-    /// Queues that no stream is in: that of the weights, and those of streams that have ended. To open one takes time and memory,
-    /// and waits for the others.
-    idle: Mutex<Vec<Device>>,
 }
 
 impl Model {
@@ -60,7 +55,7 @@ impl Model {
     /// A tensor that is missing or unusable, a `dtype` that weights are not stored in, a device that the kernels do not run on
     /// or not with heads of this width, or no memory.
     pub fn load(weights: &Weights, dtype: DType, device: &Device) -> Result<Self, ModelError> {
-        let device = &queue(device)?;
+        let device = &usable_queue(device)?;
         let config = weights.config().clone();
         check(&config, dtype, device)?;
         let root = Loader::new(weights, dtype, device);
@@ -77,7 +72,6 @@ impl Model {
             config,
             dtype,
             device: device.clone(),
-            idle: Mutex::new(vec![device.clone()]),
         };
         // Each stream reads them from a queue of its own.
         device.synchronize()?;
@@ -92,29 +86,6 @@ impl Model {
     /// What the trunk's weights and the cache are stored in.
     pub fn dtype(&self) -> DType {
         self.dtype
-    }
-
-    /// A queue for a new stream.
-    fn take_queue(&self) -> Result<Device, ModelError> {
-        let idle = self.idle().pop();
-        let taken = idle.map_or_else(|| queue(&self.device), Ok)?;
-        // What was freed in it may have failed since, which would be told to the next that uses it.
-        enter(&taken);
-        Ok(taken)
-    }
-
-    /// The queue of a stream that has ended.
-    fn give_back(&self, queue: &Device) {
-        enter(queue);
-        if queue.synchronize().is_ok() {
-            self.idle().push(queue.clone());
-        } else {
-            abandon(queue);
-        }
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<Device>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where the weights are. On a card streams compute in queues of their own, see [`Stream::device`].
@@ -144,10 +115,6 @@ fn check(config: &Config, dtype: DType, device: &Device) -> Result<(), ModelErro
 
 impl Drop for Model {
     fn drop(&mut self) {
-        let idle = std::mem::take(&mut *self.idle());
-        for queue in &idle {
-            self.give_back(queue);
-        }
         enter(&self.device);
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, IndexOp, Tensor};
 use periplus_cache::{CacheStats, KvCache, Pass};
-use periplus_kernels::device::enter;
+use periplus_kernels::device::{enter, queue};
 use periplus_kernels::rotary::Rotary;
 use periplus_kernels::tokens::concat;
 
@@ -56,6 +56,7 @@ pub enum Answers {
 }
 
 /// What the network says of the frames pushed together. On a card it is being computed when `push` returns, and reading it waits.
+/// A thread that has not used the card calls [`enter`] before it drops what it has not read.
 #[derive(Debug, Clone)]
 pub struct Prediction {
     /// `[frames, 9]`: camera-to-world translation, quaternion x y z w, vertical and horizontal field of view in radians.
@@ -75,7 +76,7 @@ impl Stream {
     /// Settings out of range; a card that has no memory left for another [`queue`](periplus_kernels::device::queue).
     pub fn new(model: Arc<Model>, settings: &StreamSettings, answers: Answers) -> Result<Self, ModelError> {
         settings.validate()?;
-        let device = model.take_queue()?;
+        let device = queue(&model.device)?;
         let network = model.config();
         let cache = settings.cache(network.num_special());
         let head_dim = network.embed_dim / network.num_heads;
@@ -237,9 +238,10 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // Which makes the card current for what is dropped next, and waits: the weights may be freed, if nothing else uses them, in
-        // another queue than the one that reads them.
-        self.model.give_back(&self.device);
+        enter(&self.device);
+        // The weights may be freed next, if nothing else uses them, in another queue than this one, which reads them. A card that has
+        // failed reads nothing any more.
+        let _ = self.device.synchronize();
     }
 }
 

@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# Builds the check and benchmark of some kernels: build.sh paged_attention|product OUTPUT. Needs nvcc.
+# Builds the check and benchmark of some kernels: build.sh paged_attention|product OUTPUT [older]. Needs nvcc. With "older", the
+# portable kernels are those for compute capability 8.0, as PTX that the driver compiles for the card at hand.
 #
 #   OUTPUT check SEED COUNT   COUNT random cases a kernel against float64; poisoned outputs, twice the same bits
 #   OUTPUT tiny               a few small cases, for compute-sanitizer
 #   OUTPUT bench              times at the sizes of the network
 set -euo pipefail
-usage="usage: build.sh paged_attention|product OUTPUT"
+usage="usage: build.sh paged_attention|product OUTPUT [older]"
 output=${2:?$usage}
+portable=(-gencode=arch=compute_90,code=sm_90)
+if [ "${3:-}" = older ]; then portable=(-gencode=arch=compute_80,code=compute_80 -DIN_TURN); fi
 case $1 in
 paged_attention) kernels="paged_attention paged_attention_hopper" ;;
 product) kernels="product product_few_rows product_hopper" ;;
@@ -17,9 +20,9 @@ objects=$(mktemp -d)
 trap 'rm -r "$objects"' EXIT
 flags=(-std=c++17 -Xcompiler -static-libstdc++ -Xcompiler -static-libgcc)
 for kernel in $kernels; do
-    target=90
-    if [[ $kernel == *_hopper ]]; then target=90a; fi
-    nvcc "${flags[@]}" -O3 -lineinfo -gencode=arch=compute_$target,code=sm_$target -c "$here/../$kernel.cu" -o "$objects/$kernel.o"
+    target=("${portable[@]}")
+    if [[ $kernel == *_hopper ]]; then target=(-gencode=arch=compute_90a,code=sm_90a); fi
+    nvcc "${flags[@]}" -O3 -lineinfo "${target[@]}" -c "$here/../$kernel.cu" -o "$objects/$kernel.o"
 done
-nvcc "${flags[@]}" -O1 -gencode=arch=compute_90,code=sm_90 -c "$here/$1_test.cu" -o "$objects/test.o"
-nvcc "${flags[@]}" -gencode=arch=compute_90,code=sm_90 "$objects"/*.o -o "$output"
+nvcc "${flags[@]}" -O1 "${portable[@]}" -c "$here/$1_test.cu" -o "$objects/test.o"
+nvcc "${flags[@]}" "${portable[@]}" "$objects"/*.o -o "$output"

@@ -3,7 +3,7 @@
 static int failures = 0;
 struct Tally {
     int n = 0;
-    double worst = 0, sum = 0;
+    double worst = 0, sum = 0, most = 0;
 };
 static std::map<std::string, Tally> tallies;
 static int sms;
@@ -28,10 +28,11 @@ void check(const Case &c, const Kernel &k, std::mt19937_64 &random, const char *
     t.n++;
     t.worst = std::max(t.worst, v.error);
     t.sum += v.error;
+    t.most = std::max(t.most, v.most);
     if (!v.good) {
         failures++;
         if (failures < 30)
-            printf("FAIL %s [%s] whole %u splits %u: %s, error %.3g, most %.3g\n", k.name, c.text().c_str(), b.a.whole, b.a.splits,
+            printf("FAIL %s [%s] whole %u splits %u: %s, error %.3g, of a row %.3g\n", k.name, c.text().c_str(), b.a.whole, b.a.splits,
                    v.why.c_str(), v.error, v.most);
         fflush(stdout);
     }
@@ -189,8 +190,8 @@ int main(int argc, char **argv) {
     }
     if (mode != "bench") {
         for (auto &t : tallies)
-            printf("%-34s %5d cases, error mean %.2e worst %.2e\n", t.first.c_str(), t.second.n,
-                   t.second.sum / t.second.n, t.second.worst);
+            printf("%-34s %5d cases, error mean %.2e worst %.2e, of a row %.2e\n", t.first.c_str(), t.second.n,
+                   t.second.sum / t.second.n, t.second.worst, t.second.most);
         printf("failures %d\n", failures);
         fflush(stdout);
     }

@@ -131,6 +131,9 @@ unsafe extern "C" {
     #[link_name = "periplus_product_hopper"]
     pub(crate) fn product_hopper(product: *const Product, plan: u32, stream: Stream) -> c_int;
 
+    #[cfg(test)]
+    #[link_name = "periplus_layouts"]
+    fn layouts(number: u64) -> u64;
     #[link_name = "periplus_layer_norm"]
     pub(crate) fn layer_norm(
         y: *mut c_void,
@@ -229,4 +232,41 @@ unsafe extern "C" {
         activation: c_int,
         stream: Stream,
     ) -> c_int;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::offset_of;
+
+    /// The size of a description, then where its fields lie.
+    macro_rules! layout {
+        ($kind:ident: $($field:ident)*) => {
+            [("size of", stringify!($kind), size_of::<$kind>()), $((stringify!($kind), stringify!($field), offset_of!($kind, $field)),)*]
+        };
+    }
+
+    #[test]
+    fn descriptions_lie_in_memory_as_the_kernels_read_them() {
+        let ours = [
+            layout!(PagePool: keys value_offset row_stride page_stride pages).to_vec(),
+            layout!(PagedAttention: queries query_stride group_stride output frames special table frame_pages special_pages
+                last_rows batch tokens heads head_dim page_size scale element block_queries whole splits workspace)
+            .to_vec(),
+            layout!(Product: x weight bias y frames height width inputs outputs kernel stride padding element output
+                activation add)
+            .to_vec(),
+            layout!(NormRotate: qkv norms cosines sines times time_pairs pairing keys value_offset tokens period heads
+                head_dim eps element)
+            .to_vec(),
+            layout!(Bilinear: y x frames height width x_height x_width channels element add).to_vec(),
+        ]
+        .concat();
+        // SAFETY: it reads a table, and no further.
+        let theirs = |number: usize| unsafe { layouts(number as u64) };
+        for (number, (kind, field, place)) in ours.iter().enumerate() {
+            assert_eq!(theirs(number), *place as u64, "{kind} {field}");
+        }
+        assert_eq!(theirs(ours.len()), u64::MAX, "a field is missing here");
+    }
 }

@@ -12,7 +12,7 @@ use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::cuda_backend::cudarc::driver::sys::{
     CUdevice_attribute as Attribute, cuMemcpyDtoDAsync_v2, cudaError_enum,
 };
-use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr, DriverError};
+use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError};
 use candle_core::cuda_backend::{CudaDType, CudaDevice, CudaStorageSlice, WrapErr};
 use candle_core::{CudaStorage, DType, Layout, Result, bail};
 use half::{bf16, f16};
@@ -68,21 +68,28 @@ impl Memory {
 /// Reading and writing from several queues is not tracked (see [`crate::device::queue`]), so an address may be used
 /// as long as the storage lives.
 pub(crate) fn memory(what: &str, device: &CudaDevice, storage: &CudaStorage, layout: &Layout) -> Result<Memory> {
+    fn place<T>(slice: &CudaSlice<T>, stream: &CudaStream) -> (u64, usize) {
+        (slice.device_ptr(stream).0, slice.len())
+    }
+
     if device.location() != storage.device.location() {
         bail!("{what}: is not on the same card as the other operands")
     }
-    let Some((start, _)) = layout.contiguous_offsets() else {
+    let Some((start, end)) = layout.contiguous_offsets() else {
         bail!("{what}: shape {:?} with strides {:?} is not contiguous", layout.dims(), layout.stride())
     };
     let stream = device.cuda_stream();
-    let address = match &storage.slice {
-        CudaStorageSlice::F32(slice) => slice.device_ptr(&stream).0,
-        CudaStorageSlice::F16(slice) => slice.device_ptr(&stream).0,
-        CudaStorageSlice::BF16(slice) => slice.device_ptr(&stream).0,
-        CudaStorageSlice::U8(slice) => slice.device_ptr(&stream).0,
-        CudaStorageSlice::U32(slice) => slice.device_ptr(&stream).0,
+    let (address, stored) = match &storage.slice {
+        CudaStorageSlice::F32(slice) => place(slice, &stream),
+        CudaStorageSlice::F16(slice) => place(slice, &stream),
+        CudaStorageSlice::BF16(slice) => place(slice, &stream),
+        CudaStorageSlice::U8(slice) => place(slice, &stream),
+        CudaStorageSlice::U32(slice) => place(slice, &stream),
         _ => bail!("{what}: stored as {:?}, which no kernel reads", storage.dtype()),
     };
+    if end > stored {
+        bail!("{what}: elements {start} to {end} of {stored} that are stored")
+    }
     Ok(Memory { address, dtype: storage.dtype() }.skip(start))
 }
 

@@ -114,7 +114,9 @@ fn what_crashed_runs_left_is_removed_and_what_others_write_is_not() {
         fs::write(folder.path().join(name), "kept").unwrap();
     }
     let held = ours.map(|name| File::open(folder.path().join(format!("{name}{alive}"))).unwrap());
-    held.iter().for_each(|file| file.lock().unwrap());
+    for file in &held {
+        file.lock().unwrap();
+    }
     assert!(create_all(folder.path()).iter().all(Result::is_ok));
     let left = [
         "depth",

@@ -1,0 +1,56 @@
+//! What becomes of a cache on a card that is nearly full; a program of its own, since nothing else has memory meanwhile. Without a card
+//! it says so and passes.
+
+#![allow(clippy::unwrap_used)] // in a test a panic is the report
+
+use candle_core::IndexOp;
+use periplus::device::queue;
+use periplus::{CacheError, DType, Retention, Tensor};
+use periplus_cache::{CacheConfig, KvCache, Pass};
+use periplus_kernels::pages::append;
+use periplus_tests::card;
+
+/// Rows of a page of 64 MiB, all of which are retained.
+const ROWS: usize = 16_384;
+const PAGE: usize = 64 << 20;
+const LAYERS: usize = 3;
+
+#[test]
+fn what_is_needed_is_held_where_twice_as_much_does_not_fit() {
+    let Some(card) = card() else { return };
+    let device = queue(&card).unwrap();
+    let block = |bytes: usize| Tensor::zeros(bytes, DType::U8, &device);
+    // All memory but what is let go again: pages of two frames in each layer, queries, keys and values, and 18 pages of special tokens
+    // a layer, so that 32 do not fit, and 17 do beside 16 of one layer.
+    let kept: Vec<_> = (0..).map_while(|_| block(PAGE).ok()).collect();
+    let room = LAYERS * (2 + 18) + 18 + 4;
+    assert!(kept.len() > room, "a card of more than a few gigabytes");
+    let kept: Vec<_> = kept.into_iter().skip(room).collect();
+
+    let config = CacheConfig { window: 1, retention: Retention::All, pin_scale_frames: false, special_tokens: ROWS };
+    let mut cache = KvCache::new(config, LAYERS, 16, 64, DType::BF16, &device).unwrap();
+    let mut push = |frame: usize| {
+        cache.begin(if frame == 0 { Pass::Scale(1) } else { Pass::Keyframe }, ROWS)?;
+        let qkv = Tensor::full(frame as f32, (), &device)?.to_dtype(DType::BF16)?.broadcast_as((ROWS, 3, 16, 64))?;
+        let qkv = qkv.contiguous()?;
+        for layer in 0..LAYERS {
+            cache.write(layer, &qkv, |pool, page, qkv, _| append(pool, page, 0, qkv))?;
+        }
+        cache.commit()?;
+        Ok(cache.stats().special_pages_in_use)
+    };
+    let mut held = 0;
+    let error: CacheError = (0..60).find_map(|frame| push(frame).map(|pages| held = pages).err()).unwrap();
+    println!("{held} special pages a layer, then: {error}");
+    assert!(matches!(error, CacheError::CardFull { .. }), "{error}");
+    assert!((17..32).contains(&held), "{held} pages");
+    for layer in 0..LAYERS {
+        let special = cache.pools(layer).unwrap().special;
+        for page in 0..held {
+            let last =
+                special.i((page, 1, ROWS - 1, 15)).unwrap().to_dtype(DType::F32).unwrap().to_vec1::<f32>().unwrap();
+            assert_eq!(last[63].to_bits(), (page as f32).to_bits(), "page {page} of layer {layer}");
+        }
+    }
+    drop(kept);
+}
