@@ -51,7 +51,7 @@ impl GrowingRows {
         let capacity = self.page.as_ref().map_or(0, |page| page.dims()[2]);
         let needed = self.kept.checked_add(tokens).ok_or(Error::TooLong)?;
         if needed > capacity {
-            grow(&self.storage.device().clone(), doubled(capacity, needed, usize::MAX), needed, |rows| {
+            grow(doubled(capacity, needed, usize::MAX), needed, |rows| {
                 // The old page has fewer rows, so that all of the new one is more.
                 self.storage.check_memory(0, 1, rows, 1)?;
                 self.storage.resize(&mut self.page, 1, rows)

@@ -230,8 +230,7 @@ impl KvCache {
         let generous =
             [0, 1].map(|axis| if more(axis) { doubled(there[axis], wanted[axis], most[axis]) } else { there[axis] });
         let needed = [0, 1].map(|axis| wanted[axis].max(there[axis]));
-        let device = self.storage.device().clone();
-        grow(&device, generous, needed, |pages| self.resize(there, pages, rows))
+        grow(generous, needed, |pages| self.resize(there, pages, rows))
     }
 
     /// Gives the pools of every layer so many pages. `there` are those of the last layer for a clip of this size, and of all unless an earlier

@@ -60,9 +60,17 @@ impl Storage {
         if pages == 0 || pool.as_ref().is_some_and(|pool| pool.dims()[0] == pages && pool.dims()[2] == rows) {
             return Ok(());
         }
-        let full = || Error::CardFull { bytes: self.bytes(pages, rows).unwrap_or(usize::MAX) };
-        let resized = Tensor::zeros((pages, 2, rows, self.heads, self.head_dim), self.dtype, &self.device)
-            .map_err(|error| if is_out_of_memory(&error) { full() } else { error.into() })?;
+        let shape = (pages, 2, rows, self.heads, self.head_dim);
+        let zeros = || Tensor::zeros(shape, self.dtype, &self.device);
+        let resized = zeros().or_else(|error| {
+            if !is_out_of_memory(&error) {
+                return Err(Error::from(error));
+            }
+            // What smaller pools have left may do in one piece.
+            release_freed(&self.device)?;
+            let bytes = self.bytes(pages, rows).unwrap_or(usize::MAX);
+            zeros().map_err(|error| if is_out_of_memory(&error) { Error::CardFull { bytes } } else { error.into() })
+        })?;
         if let Some(old) = pool {
             let (old_pages, _, old_rows, _, _) = old.dims5()?;
             for page in 0..u32::try_from(old_pages.min(pages)).map_err(|_| Error::TooLong)? {
@@ -82,18 +90,13 @@ impl Storage {
 }
 
 /// Grows to the size that spares growing again soon, and where there is no memory for that, to the one that is needed now.
-pub(crate) fn grow<T: Copy>(
-    device: &Device,
+pub(crate) fn grow<T: Copy + PartialEq>(
     generous: T,
     needed: T,
     mut grow_to: impl FnMut(T) -> Result<()>,
 ) -> Result<()> {
     match grow_to(generous) {
-        Err(Error::OutOfMemory { .. } | Error::CardFull { .. }) => {
-            // What earlier pools have left may be of use in other pieces.
-            release_freed(device)?;
-            grow_to(needed)
-        }
+        Err(Error::OutOfMemory { .. } | Error::CardFull { .. }) if generous != needed => grow_to(needed),
         done => done,
     }
 }
