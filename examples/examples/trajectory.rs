@@ -2,28 +2,49 @@
 //!
 //! `cargo run --release -p periplus-examples --example trajectory -- FRAMES WEIGHTS.safetensors`
 
+use std::error::Error;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
 use periplus::checkpoint::FloatType;
 use periplus::frames::{FolderOptions, FolderSource, Resize};
 use periplus::{Answers, Engine, FrameOutput, SessionConfig, Weights, device};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [frames, weights] = arguments.as_slice() else {
         return Err("give a folder of pictures and a safetensors file".into());
     };
-    let (device, _) = device::best(); // a card where there is one, with --features cuda
+    // A card where there is one, with --features cuda.
+    let (device, reason) = device::best();
+    if let Some(reason) = reason {
+        eprintln!("computing on the CPU: {reason}");
+    }
     let dtype = FloatType::suited_to(&device).into();
     let engine = Engine::load(&Weights::open(weights.as_ref(), None)?, dtype, &device)?;
     let mut session = engine.session(SessionConfig { answers: Answers::Poses, ..engine.config().into() })?;
     let preprocess = engine.preprocess(Resize::Crop)?;
     for frame in FolderSource::open(frames, &FolderOptions::default(), preprocess)? {
-        session.push(frame?)?.iter().for_each(print);
+        print(&session.push(frame?)?)?;
     }
-    session.finish()?.iter().for_each(print);
+    print(&session.finish()?)?;
     Ok(())
 }
 
-fn print(output: &FrameOutput) {
-    let position = output.camera_to_world.translation.vector;
-    println!("{:5}  {:9.4} {:9.4} {:9.4}", output.index, position.x, position.y, position.z);
+fn print(outputs: &[FrameOutput]) -> io::Result<()> {
+    for output in outputs {
+        let position = output.camera_to_world.translation.vector;
+        writeln!(io::stdout(), "{:5}  {:9.4} {:9.4} {:9.4}", output.index, position.x, position.y, position.z)?;
+    }
+    Ok(())
 }

@@ -3,6 +3,7 @@
 //! `cargo run --release -p periplus-examples --example two_cameras -- WEIGHTS.safetensors LEFT RIGHT`
 
 use std::path::Path;
+use std::process::ExitCode;
 use std::thread;
 
 use periplus::checkpoint::FloatType;
@@ -11,12 +12,26 @@ use periplus::{Engine, SessionConfig, Weights, device};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-fn main() -> Result<(), Failure> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [weights, left, right] = arguments.as_slice() else {
         return Err("give a safetensors file and two folders of pictures".into());
     };
-    let (device, _) = device::best(); // a card where there is one, with --features cuda
+    // A card where there is one, with --features cuda.
+    let (device, reason) = device::best();
+    if let Some(reason) = reason {
+        eprintln!("computing on the CPU: {reason}");
+    }
     let dtype = FloatType::suited_to(&device).into();
     let engine = Engine::load(&Weights::open(weights.as_ref(), None)?, dtype, &device)?;
     thread::scope(|scope| {

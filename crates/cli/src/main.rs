@@ -17,6 +17,7 @@ mod stream;
 mod synth;
 mod writer;
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
@@ -52,7 +53,10 @@ fn run() -> Result<(), Failure> {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => match error.kind() {
-            DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
+            DisplayHelp | DisplayVersion => {
+                return error.print().and_then(|()| io::stdout().flush()).map_err(console::unwritten);
+            }
+            DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
             _ => return Err(Failure::usage(sentence(&error.to_string()))),
         },
     };

@@ -4,8 +4,11 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use periplus::checkpoint::FloatType;
 use periplus::frames::{FolderOptions, FolderSource, OnBadFrame, Preprocess, Resize, Source};
-use periplus::{Answers, Config, Engine, FrameOutput, Keyframes, Session, SessionConfig, keyframe_interval};
+use periplus::{
+    Answers, Config, Device, Engine, Frame, FrameOutput, Keyframes, Raster, Session, SessionConfig, keyframe_interval,
+};
 
 use crate::console::{self, counted};
 use crate::demo::{self, DemoClip};
@@ -13,7 +16,7 @@ use crate::failure::Failure;
 use crate::interruption::Interruption;
 use crate::judge::Judge;
 use crate::options::{
-    ComputeOptions, StreamOptions, WeightsOptions, at_least_one, from_zero, is_demo, open_weights, pixels,
+    ComputeOptions, StreamOptions, WeightsOptions, at_least_one, from_zero, is_demo, open_weights, pixels, place,
 };
 use crate::progress::{Progress, show_loading};
 use crate::sinks::{SinkOptions, Sinks};
@@ -35,7 +38,7 @@ pub(crate) struct Arguments {
     clip: ClipOptions,
     #[command(flatten)]
     stream: StreamOptions,
-    /// Keep every N-th frame in the cache; auto keeps all up to 320 frames, and of longer
+    /// Keep every N-th frame in the cache, besides the scale frames; auto keeps all up to 320 frames, and of longer
     /// clips every so-many-th that leaves 160 to 320
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = interval)]
     keyframe_interval: Interval,
@@ -100,7 +103,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(frames) = &arguments.frames {
         arguments.sinks.check_apart(frames)?;
     }
-    let source = arguments.clip.open(arguments.frames.as_deref(), preprocess)?;
+    let mut source = arguments.clip.open(arguments.frames.as_deref(), preprocess)?;
     // From here on there are unfinished files, which only a run that ends in order takes away.
     let interruption =
         Interruption::listen(Some("interrupted: ends after the frames in hand; once more ends it at once"))?;
@@ -111,6 +114,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
     let interval = arguments.keyframe_interval;
     let interval = interval.map_or_else(|| keyframe_interval(source.len_hint().unwrap_or(0)), NonZeroUsize::get);
+    let first = source.next().transpose()?;
+    if let Some(frame) = &first {
+        let keyframes = stream.scale_frames.saturating_add(source.len_hint().unwrap_or(0).div_ceil(interval));
+        let config = Config { stream: stream.clone(), ..weights.config().clone() };
+        check_memory(&config, arguments.compute.float(&device), &frame.pixels, keyframes, &device)?;
+    }
+    if arguments.frames.is_some() && arguments.sinks.answers().is_none() {
+        console::line("warning: nothing will be kept: --out DIR writes results to files, --json prints them");
+    }
     // The engine has weights of its own: the file's map is let go before the first frame.
     let weights = show_loading(weights, arguments.quiet, &interruption);
     let engine = Engine::load(&weights, arguments.compute.float(&device).into(), &device);
@@ -127,6 +139,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
     let mut run = Run {
         progress: Progress::start(source.len_hint(), arguments.quiet || arguments.sinks.on_terminal()),
+        first,
         source,
         session,
         writer: Writer::start(sinks)?,
@@ -137,8 +150,35 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     run.end(ended, arguments)
 }
 
+/// That main memory has room for the weights and for all that a stream of so many keyframes caches: better before the first frame
+/// than hours later. A card says so when it is full, which does not take it long.
+fn check_memory(
+    config: &Config,
+    float: FloatType,
+    frame: &Raster<[u8; 3]>,
+    keyframes: usize,
+    device: &Device,
+) -> Result<(), Failure> {
+    let bytes = config.stream_bytes(frame.height(), frame.width(), keyframes, float.size());
+    let fits = |bytes| Vec::<u8>::new().try_reserve_exact(bytes).is_ok();
+    if device.is_cuda() || usize::try_from(bytes).is_ok_and(fits) {
+        return Ok(());
+    }
+    Err(Failure::Failed(format!(
+        "a stream of {} x {} pixels with {} and a window of {} needs {} of memory, which the system does not give: choose a smaller \
+         --window, --image-size or --dtype bf16",
+        frame.width(),
+        frame.height(),
+        counted(keyframes, "keyframe"),
+        config.stream.window,
+        indicatif::BinaryBytes(bytes)
+    )))
+}
+
 /// A clip on its way from the source to the writer.
 struct Run {
+    /// The frame before those of the source, which has been looked at already.
+    first: Option<Frame>,
     source: Box<dyn Source>,
     session: Session,
     writer: Writer,
@@ -158,7 +198,7 @@ impl Run {
             if interruption.requested() {
                 return Err(Failure::Interrupted);
             }
-            match self.source.next() {
+            match self.first.take().map(Ok).or_else(|| self.source.next()) {
                 Some(Ok(frame)) => {
                     let outputs = self.session.push(frame)?;
                     if !self.deliver(outputs) {
@@ -225,9 +265,11 @@ impl Run {
             return ended;
         }
         let mut lines = vec![format!(
-            "{} in {elapsed:.1} s ({:.2} frames/s), {}",
+            "{} in {elapsed:.1} s ({:.2} frames/s) on {} in {}, {}",
             counted(frames, "frame"),
             frames as f64 / elapsed.max(f64::EPSILON),
+            place(self.session.device()),
+            arguments.compute.float(self.session.device()),
             counted(self.session.stats().keyframes, "keyframe"),
         )];
         lines.extend(written.lines);

@@ -327,3 +327,11 @@ fn tensors_that_the_network_does_not_have_are_mentioned_once() {
     assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
     assert!(ended.stderr.contains("optimizer.rate and 1 more"), "{}", ended.stderr);
 }
+
+#[test]
+fn a_run_that_keeps_nothing_says_so() {
+    let scratch = Scratch::new();
+    let ended = run(stream(&scratch.pictures("clip", 4), &scratch.tiny_weights()).arg("--quiet"));
+    assert_eq!((ended.code, ended.stderr.lines().count()), (0, 1), "{}", ended.stderr);
+    assert!(ended.stderr.starts_with("warning: nothing will be kept"), "{}", ended.stderr);
+}

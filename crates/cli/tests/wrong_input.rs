@@ -14,7 +14,9 @@ fn complaint(command: &mut Command, code: i32) -> String {
     let ended = run(command.arg("--quiet"));
     assert_eq!(ended.code, code, "{}", ended.stderr);
     assert_eq!(ended.stdout, "");
-    let lines: Vec<_> = ended.stderr.lines().collect();
+    let mut lines: Vec<_> = ended.stderr.lines().collect();
+    // So that a run that goes well so far has no results to write.
+    lines.retain(|line| !line.starts_with("warning: nothing will be kept"));
     assert!(lines.len() == 1 && lines[0].starts_with("error: "), "{}", ended.stderr);
     assert!(!lines[0].contains("panicked") && !lines[0].contains("Caused by"), "{}", ended.stderr);
     lines[0].to_owned()
@@ -312,5 +314,56 @@ fn more_keys_than_memory_holds() {
         let ended = run(periplus().args(["bench", "attention", "--device", "cpu", "--queries", "1"]).args(size));
         assert_eq!(ended.code, 2, "{}", ended.stderr);
         assert_names(&ended.stderr, &["error: ", "do not fit in memory"]);
+    }
+}
+
+#[test]
+fn names_that_terminals_would_obey() {
+    let scratch = Scratch::new();
+    let folder = scratch.pictures("clip", 1);
+    scratch.write("clip/frame0.png", "no picture");
+    let name = "clip/a\u{1b}[2J\u{9b}1m.png";
+    if cfg!(windows) {
+        return; // which has no such names
+    }
+    scratch.write(name, "no picture either");
+    let said = complaint(&mut stream(&folder, &scratch.tiny_weights()), 1);
+    assert!(!said.trim_end().contains(char::is_control), "{said:?}");
+    assert_names(&said, &["a\\u{1b}[2J\\u{9b}1m.png"]);
+}
+
+/// Found when the program starts, not when the cache has grown so far.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_stream_that_memory_does_not_hold() {
+    let scratch = Scratch::new();
+    let limited = r#"ulimit -v 1500000; exec "$@""#;
+    let mut command = Command::new("sh");
+    command.args(["-c", limited, "sh", env!("CARGO_BIN_EXE_periplus"), "stream"]);
+    command.arg(scratch.pictures("clip", 120)).arg("--weights").arg(scratch.tiny_weights());
+    // Pages of 8000 patches, 4 layers, keys and values of 64 float32 numbers: 16 MB each.
+    command.args(["--image-size", "1400", "--window", "200", "--threads", "1", "--json"]);
+    let said = complaint(&mut command, 1);
+    assert_names(&said, &["1400 x 1120", "GiB", "--window", "bf16"]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn help_that_cannot_be_written() {
+    for flag in ["--help", "--version"] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut command = periplus();
+        let ended = common::Ended::from(
+            command
+                .arg(flag)
+                .stdout(full)
+                .stderr(std::process::Stdio::piped())
+                .spawn()
+                .unwrap()
+                .wait_with_output()
+                .unwrap(),
+        );
+        assert_eq!(ended.code, 1, "{}", ended.stderr);
+        assert!(ended.stderr.contains("standard output cannot be written"), "{}", ended.stderr);
     }
 }

@@ -72,12 +72,20 @@ pub enum PictureError {
     /// A file that is too large to be one frame.
     #[error("the file is larger than the limit of {} MiB for a picture", crate::MAX_PICTURE_BYTES >> 20)]
     FileTooLarge,
+    /// No pixels.
+    #[error("the picture is {width} x {height} pixels: there is nothing in it")]
+    NoPixels {
+        /// Columns.
+        width: u32,
+        /// Rows.
+        height: u32,
+    },
     /// One side is less than half a patch at network resolution, so that nothing would be left of it.
     #[error(
-        "the picture ({width} x {height} pixels) is too flat: resized to {image_size} pixels, its short side is less \
-         than half a patch of {patch} pixels"
+        "the picture ({width} x {height} pixels) is too slender: with its long side resized to {image_size} pixels, its short one \
+         is less than half a patch of {patch} pixels"
     )]
-    TooFlat {
+    TooSlender {
         /// Columns.
         width: u32,
         /// Rows.

@@ -48,13 +48,17 @@ impl Preprocess {
     /// The picture as the network sees it, and how that lies in `picture`.
     ///
     /// # Errors
-    /// [`PictureError::TooFlat`] if nothing would be left of the shorter side.
+    /// [`PictureError::TooSlender`] if nothing would be left of the shorter side, [`PictureError::NoPixels`] if there is nothing.
     #[allow(clippy::missing_panics_doc)] // an invariant, see at its end
     pub fn apply(&self, picture: &Raster<[u8; 3]>) -> Result<(Raster<[u8; 3]>, Viewport), PictureError> {
         let (from_width, from_height) = (picture.width(), picture.height());
-        let [width, height] = self.resized(from_width, from_height).ok_or(PictureError::TooFlat {
-            width: from_width as u32,
-            height: from_height as u32,
+        let (original_width, original_height) = (from_width as u32, from_height as u32);
+        if from_width == 0 || from_height == 0 {
+            return Err(PictureError::NoPixels { width: original_width, height: original_height });
+        }
+        let [width, height] = self.resized(from_width, from_height).ok_or(PictureError::TooSlender {
+            width: original_width,
+            height: original_height,
             image_size: self.image_size,
             patch: self.patch,
         })?;
@@ -70,7 +74,7 @@ impl Preprocess {
             }
         };
         let viewport = Viewport {
-            original: [from_width as u32, from_height as u32],
+            original: [original_width, original_height],
             network: [network_width as u32, network_height as u32],
             scale: [width as f64 / from_width as f64, height as f64 / from_height as f64],
             offset,
@@ -86,9 +90,6 @@ impl Preprocess {
             let patches = side as f64 * (f64::from(self.image_size) / leading as f64) / f64::from(self.patch);
             patches.round_ties_even() as usize * self.patch as usize
         };
-        if width == 0 || height == 0 {
-            return None;
-        }
         let size = self.image_size as usize;
         let resized = if self.resize == Resize::Crop || width >= height {
             [size, follow(height, width)]

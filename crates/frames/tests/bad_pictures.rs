@@ -102,12 +102,12 @@ fn a_picture_too_flat_for_a_patch() {
     let picture = |width, height| Raster::new(width, height, vec![[0; 3]; width * height]).unwrap();
     let crop = Preprocess::new(518, 14, Resize::Crop).unwrap();
     let error = crop.apply(&picture(2000, 20)).unwrap_err();
-    assert!(matches!(error, PictureError::TooFlat { width: 2000, height: 20, image_size: 518, patch: 14 }));
-    assert!(error.to_string().contains("(2000 x 20 pixels) is too flat"), "{error}");
+    assert!(matches!(error, PictureError::TooSlender { width: 2000, height: 20, image_size: 518, patch: 14 }));
+    assert!(error.to_string().contains("(2000 x 20 pixels) is too slender"), "{error}");
     assert!(crop.apply(&picture(2000, 40)).is_ok());
     let pad = Preprocess::new(518, 14, Resize::Pad).unwrap();
-    assert!(matches!(pad.apply(&picture(20, 2000)).unwrap_err(), PictureError::TooFlat { .. }));
-    assert!(matches!(pad.apply(&picture(0, 0)).unwrap_err(), PictureError::TooFlat { .. }));
+    assert!(matches!(pad.apply(&picture(20, 2000)).unwrap_err(), PictureError::TooSlender { .. }));
+    assert!(matches!(pad.apply(&picture(0, 0)).unwrap_err(), PictureError::NoPixels { width: 0, height: 0 }));
 }
 
 proptest::proptest! {

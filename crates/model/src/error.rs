@@ -18,6 +18,12 @@ pub enum ModelError {
     /// The key-value cache.
     #[error(transparent)]
     Cache(#[from] periplus_cache::Error),
+    /// Main memory has no room for the weights.
+    #[error("there is no memory for the weights, {} MiB: use 16-bit numbers or a smaller network", bytes >> 20)]
+    OutOfMemory {
+        /// What they take.
+        bytes: u64,
+    },
     /// A card has no memory left for weights, or for what a frame computes.
     #[error("the card has no memory left: use smaller pictures, a smaller window, 16-bit numbers or the CPU")]
     CardFull,

@@ -58,6 +58,12 @@ impl Model {
         let device = &usable_queue(device)?;
         let config = weights.config().clone();
         check(&config, dtype, device)?;
+        let bytes = config.weight_bytes(dtype.size_in_bytes());
+        // An allocation that the system refuses ends the program where Candle makes it, so it is tried here first.
+        let fits = |bytes| Vec::<u8>::new().try_reserve_exact(bytes).is_ok();
+        if device.is_cpu() && !usize::try_from(bytes).is_ok_and(fits) {
+            return Err(ModelError::OutOfMemory { bytes });
+        }
         let root = Loader::new(weights, dtype, device);
         let heads = root.stored_in(DType::F32);
         let dense_heads =

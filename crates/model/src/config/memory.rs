@@ -50,6 +50,22 @@ impl Config {
         self.token_bytes(element_bytes).saturating_mul(tokens as u64)
     }
 
+    /// Bytes of the weights and of all that a stream of `height` x `width` pixels has cached after `keyframes` frames: full pages,
+    /// special tokens and the camera head's, where the trunk's numbers take `element_bytes`. Room to grow in, and what a frame
+    /// computes with, come on top.
+    pub fn stream_bytes(&self, height: usize, width: usize, keyframes: usize, element_bytes: usize) -> u64 {
+        let pages = self.most_frame_pages().min(keyframes) as u64;
+        let left = (keyframes as u64).saturating_sub(pages);
+        [
+            self.weight_bytes(element_bytes),
+            self.page_bytes(height, width, element_bytes).saturating_mul(pages),
+            self.special_bytes_per_frame(element_bytes).saturating_mul(left),
+            self.camera_bytes_per_frame(FloatType::F32.size()).saturating_mul(keyframes as u64),
+        ]
+        .into_iter()
+        .fold(0, u64::saturating_add)
+    }
+
     /// Bytes by which every cached frame grows the caches of the camera head, one per pass and block of its trunk:
     /// a key and a value, each `2 C` wide.
     pub fn camera_bytes_per_frame(&self, element_bytes: usize) -> u64 {
