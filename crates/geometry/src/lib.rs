@@ -1,7 +1,7 @@
 //! What the answer for one frame is: pose, intrinsics, depth and points, and the mathematics on them.
 //!
 //! Conventions, everywhere: poses are camera-to-world, camera axes are OpenCV's (x right, y down, z forward),
-//! pixel centres are whole numbers, angles are radians. Lengths are in the unit of the stream, which is metric
+//! pixels are unprojected by their whole numbers (see [`Intrinsics`]), angles are radians. Lengths are in the unit of the stream, which is metric
 //! only as far as the network's training was.
 //!
 //! Poses are [`nalgebra`] isometries, the type that Rust code for SLAM and robotics passes around; in 64 bits, so
