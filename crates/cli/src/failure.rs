@@ -41,9 +41,31 @@ impl Failure {
             Self::Interrupted => return ExitCode::from(Self::INTERRUPTED),
             Self::OutputClosed => return ExitCode::SUCCESS,
         };
-        // Messages of the system or of decoders may have several lines; an error is one.
-        let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
-        crate::console::line(&format!("error: {line}"));
+        crate::console::line(&format!("error: {}", sentence(&message)));
         ExitCode::from(code)
+    }
+}
+
+/// The message in one line. Those of the system or of decoders may have several, and Candle adds a backtrace where `RUST_BACKTRACE`
+/// asks for one, which is for panics.
+fn sentence(message: &str) -> String {
+    let is_call = |line: &&str| {
+        let number = line.trim_start().split_once(": ").map(|(number, _)| number);
+        number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let lines = message.lines().take_while(|line| !is_call(line));
+    lines.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sentence;
+
+    #[test]
+    fn an_error_is_one_line_without_a_backtrace() {
+        let message =
+            "linear: no memory\n   0: candle_core::error::Error::bt\n             at src/error.rs:1:2\n   1: main";
+        assert_eq!(sentence(message), "linear: no memory");
+        assert_eq!(sentence("cut short\n  at byte 7:\tsee 3: there"), "cut short at byte 7: see 3: there");
     }
 }

@@ -116,7 +116,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let interval = interval.map_or_else(|| keyframe_interval(source.len_hint().unwrap_or(0)), NonZeroUsize::get);
     let first = source.next().transpose()?;
     if let Some(frame) = &first {
-        let keyframes = stream.scale_frames.saturating_add(source.len_hint().unwrap_or(0).div_ceil(interval));
+        let frames = source.len_hint().unwrap_or(stream.scale_frames);
+        let streamed = frames.saturating_sub(stream.scale_frames);
+        let keyframes = (frames - streamed).saturating_add(streamed.div_ceil(interval));
         let config = Config { stream: stream.clone(), ..weights.config().clone() };
         check_memory(&config, arguments.compute.float(&device), &frame.pixels, keyframes, &device)?;
     }
