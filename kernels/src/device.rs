@@ -134,8 +134,8 @@ pub fn enter(device: &Device) {
     let _ = device;
 }
 
-/// Gives memory that has been freed on a card back to the system, as far as no part of what was allocated with it is in use; what is in
-/// this device's [`queue`] is then done. Memory in many pieces may become whole again by that.
+/// Gives memory that has been freed on a card back to the system, as far as no part of what was allocated with it is in use; what
+/// is in this device's [`queue`] is then done. Memory in many pieces may become whole again by that.
 ///
 /// # Errors
 /// When the card refuses.

@@ -233,8 +233,8 @@ impl KvCache {
         grow(generous, needed, |pages| self.resize(there, pages, rows))
     }
 
-    /// Gives the pools of every layer so many pages. `there` are those of the last layer for a clip of this size, and of all unless an earlier
-    /// try has failed.
+    /// Gives the pools of every layer so many pages. `there` are those of the last layer for a clip of this size, and of all
+    /// unless an earlier try has failed.
     fn resize(&mut self, there: [usize; 2], [frames, special]: [usize; 2], rows: usize) -> Result<()> {
         for (old, pages) in there.into_iter().zip([frames, special]) {
             self.storage.check_memory(old, pages, rows, self.layers.len())?;

@@ -55,8 +55,8 @@ impl Weights {
     /// `config` metadata, else of the given configuration file, else the one that the shapes tell. A given file must
     /// agree with the metadata, and its stream settings are the ones suggested.
     ///
-    /// The file is mapped and not read at once: as long as these weights are there, it must not be written to or cut short in place (to
-    /// replace it by another is fine). Where it is cut short, the system ends the program.
+    /// The file is mapped and not read at once: as long as these weights are there, it must not be written to or cut short in
+    /// place (to replace it by another is fine). Where it is cut short, the system ends the program.
     ///
     /// # Errors
     /// A file that cannot be read, is of another kind (a `.pt` file is to be converted first), cut off, damaged or
