@@ -102,9 +102,12 @@ pub(crate) fn grow<T: Copy + PartialEq>(
 }
 
 /// The most pages there are at once beyond those of before, while `pools` pools grow one after the other: for the last
-/// one, the old pages are there beside the new. `None` beyond any number.
+/// one, the old pages are there beside the new; none where they do not grow. `None` beyond any number.
 fn more_pages(old: usize, pages: usize, pools: usize) -> Option<usize> {
-    pages.saturating_sub(old).checked_mul(pools)?.checked_add(old)
+    match pages.saturating_sub(old) {
+        0 => Some(0),
+        more => more.checked_mul(pools)?.checked_add(old),
+    }
 }
 
 /// The size to grow to when `needed` are needed and `capacity` are there: twice as many, so that growing costs O(1)
@@ -127,6 +130,7 @@ mod tests {
         // Ten pools of three pages, then of four: while the last one is copied there are 9 * 4 + 3 + 4.
         assert_eq!(more_pages(3, 4, 10), Some(9 * 4 + 3 + 4 - 10 * 3));
         assert_eq!(more_pages(0, 4, 10), Some(40));
+        assert_eq!([more_pages(4, 4, 10), more_pages(8, 4, 10)], [Some(0); 2], "nothing grows");
         assert_eq!(more_pages(1, usize::MAX, 2), None);
     }
 }
