@@ -123,6 +123,12 @@ pub fn is_out_of_memory(error: &candle_core::Error) -> bool {
     }
 }
 
+/// Whether main memory has room for so many bytes in one piece. To be asked before Candle allocates as many: what the system refuses
+/// there ends the program.
+pub fn main_memory_holds(bytes: u64) -> bool {
+    usize::try_from(bytes).is_ok_and(|bytes| Vec::<u8>::new().try_reserve_exact(bytes).is_ok())
+}
+
 /// To be called before tensors on `device` are dropped, or anything else is done with it, by a thread that may never have used
 /// it: to free memory, a card must be current.
 pub fn enter(device: &Device) {

@@ -1,7 +1,7 @@
 //! Pools of pages as tensors: their shape, and how they grow.
 
 use candle_core::{DType, Device, Tensor};
-use periplus_kernels::device::{is_out_of_memory, release_freed};
+use periplus_kernels::device::{is_out_of_memory, main_memory_holds, release_freed};
 use periplus_kernels::pages::{Rows, copy_rows};
 
 use crate::{Error, Result};
@@ -49,8 +49,8 @@ impl Storage {
     pub(crate) fn check_memory(&self, old: usize, pages: usize, rows: usize, pools: usize) -> Result<()> {
         let more = more_pages(old, pages, pools).and_then(|more| self.bytes(more, rows));
         let bytes = more.ok_or(Error::OutOfMemory { bytes: usize::MAX })?;
-        if self.device.is_cpu() {
-            Vec::<u8>::new().try_reserve_exact(bytes).map_err(|_| Error::OutOfMemory { bytes })?;
+        if self.device.is_cpu() && !main_memory_holds(bytes as u64) {
+            return Err(Error::OutOfMemory { bytes });
         }
         Ok(())
     }

@@ -15,6 +15,7 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::interruption::Interruption;
 use crate::options::{ComputeOptions, PictureSize, at_least_one, checked, from_zero, network, open_weights, place};
+use crate::process::status;
 use crate::progress::show_loading;
 use crate::spans::StageTimes;
 use crate::{bench_attention, console};
@@ -275,7 +276,5 @@ fn milliseconds(time: Duration) -> f64 {
 
 /// The most memory that this process has held so far; `None` where the system does not tell (it does on Linux).
 fn peak_resident_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    status("VmHWM")?.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }

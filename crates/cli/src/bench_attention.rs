@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use clap::Args;
 use periplus::checkpoint::synthetic::hash_uniform;
-use periplus::device::Moment;
+use periplus::device::{Moment, main_memory_holds};
 use periplus::kernels::attention::paged_attention;
 use periplus::kernels::pages::{PageTable, Pools};
 use periplus::{DType, Device, EngineError, ModelError, Tensor};
@@ -134,11 +134,10 @@ impl Arguments {
     }
 }
 
-/// That main memory has room for as many float32 numbers twice, as they are made; an allocation that fails where Candle makes it
-/// would end the program.
+/// That main memory has room for as many float32 numbers twice, as they are made.
 fn check_memory(shape: &[usize]) -> Result<(), Failure> {
     let bytes = shape.iter().try_fold(8_usize, |bytes, &size| bytes.checked_mul(size)).ok_or_else(too_large)?;
-    Vec::<u8>::new().try_reserve_exact(bytes).map_err(|_| too_large())
+    if main_memory_holds(bytes as u64) { Ok(()) } else { Err(too_large()) }
 }
 
 fn too_large() -> Failure {

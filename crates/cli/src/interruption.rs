@@ -10,6 +10,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::failure::Failure;
+use crate::process::status;
 
 /// Whether the program has been asked to end. By default nobody listens.
 #[derive(Clone, Default)]
@@ -56,7 +57,5 @@ fn requests() -> Vec<c_int> {
 
 /// The signals that are ignored, a bit each from that of number 1 on; none where the system does not tell (it does on Linux).
 fn ignored() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+    status("SigIgn").and_then(|mask| u64::from_str_radix(&mask, 16).ok()).unwrap_or(0)
 }

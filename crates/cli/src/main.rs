@@ -10,6 +10,7 @@ mod inspect;
 mod interruption;
 mod judge;
 mod options;
+mod process;
 mod progress;
 mod sinks;
 mod spans;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use periplus::checkpoint::FloatType;
+use periplus::device::main_memory_holds;
 use periplus::frames::{FolderOptions, FolderSource, OnBadFrame, Preprocess, Resize, Source};
 use periplus::{
     Answers, Config, Device, Engine, Frame, FrameOutput, Keyframes, Raster, Session, SessionConfig, keyframe_interval,
@@ -162,8 +163,7 @@ fn check_memory(
     device: &Device,
 ) -> Result<(), Failure> {
     let bytes = config.stream_bytes(frame.height(), frame.width(), keyframes, float.size());
-    let fits = |bytes| Vec::<u8>::new().try_reserve_exact(bytes).is_ok();
-    if device.is_cuda() || usize::try_from(bytes).is_ok_and(fits) {
+    if device.is_cuda() || main_memory_holds(bytes) {
         return Ok(());
     }
     Err(Failure::Failed(format!(

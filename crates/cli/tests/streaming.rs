@@ -192,6 +192,17 @@ fn assert_finished(out: &Path, frames: usize) {
     }
 }
 
+/// Waits until a run that is under way has written a file.
+#[cfg(unix)]
+fn wait_for(file: &Path, child: &mut Child) {
+    let started = Instant::now();
+    while !file.exists() {
+        let alive = started.elapsed() < Duration::from_secs(90) && child.try_wait().unwrap().is_none();
+        assert!(alive, "no {}", file.display());
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn ctrl_c_ends_the_run_in_order() {
@@ -201,11 +212,7 @@ fn ctrl_c_ends_the_run_in_order() {
     command.arg("--out").arg(&out).args(["--save", "npz,tum,ply,jsonl"]).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     // The first files are there: the run is in the middle of the clip.
-    let started = Instant::now();
-    while !out.join("npz").join("000004.npz").exists() {
-        assert!(started.elapsed() < Duration::from_secs(90) && child.try_wait().unwrap().is_none());
-        thread::sleep(Duration::from_millis(2));
-    }
+    wait_for(&out.join("npz/000004.npz"), &mut child);
     common::signal("-INT", &child);
     assert_eq!(child.wait().unwrap().code(), Some(130));
     let mut said = String::new();
@@ -246,19 +253,12 @@ fn signals_that_are_ignored_from_the_start_stay_so() {
     command.arg(scratch.pictures("clip", 250)).arg("--weights").arg(scratch.tiny_weights());
     command.args(["--quiet", "--save", "npz,tum,ply,jsonl", "--out"]).arg(&out);
     let mut child = command.spawn().unwrap();
-    let wait_for = |file: &str, child: &mut Child| {
-        let started = Instant::now();
-        while !out.join("npz").join(file).exists() {
-            assert!(started.elapsed() < Duration::from_secs(90) && child.try_wait().unwrap().is_none(), "no {file}");
-            thread::sleep(Duration::from_millis(2));
-        }
-    };
-    wait_for("000004.npz", &mut child);
+    wait_for(&out.join("npz/000004.npz"), &mut child);
     for signal in ["-HUP", "-INT", "-HUP", "-INT"] {
         common::signal(signal, &child);
     }
     // Many more than were in hand.
-    wait_for("000060.npz", &mut child);
+    wait_for(&out.join("npz/000060.npz"), &mut child);
     common::signal("-TERM", &child);
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert_finished(&out, names(&out.join("npz")).len());

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::ExportError;
-use crate::pending::{PendingFile, UNFINISHED, make_folder, write_file};
+use crate::pending::{PendingFile, make_folder, unfinished, write_file};
 
 /// The file that tells a folder of results from one of the user's own pictures: written before the first frame.
 const MARKER: &str = ".periplus";
@@ -79,9 +79,7 @@ impl NumberedFiles {
     }
 
     fn is_ours(&self, name: &str) -> bool {
-        // Of an unfinished file, the number of its process comes off too.
-        let unfinished = name.strip_suffix(UNFINISHED).and_then(|name| name.rsplit_once('.'));
-        let name = unfinished.map_or(name, |(name, _)| name);
+        let name = unfinished(name).map_or(name, |(name, _)| name);
         let number = name.strip_suffix(self.extension).and_then(|name| name.strip_suffix('.'));
         number.is_some_and(|number| number.len() >= 6 && number.bytes().all(|byte| byte.is_ascii_digit()))
     }

@@ -7,7 +7,12 @@ use std::path::{Path, PathBuf};
 use crate::ExportError;
 
 /// What the names of unfinished files end in.
-pub(crate) const UNFINISHED: &str = ".part";
+const UNFINISHED: &str = ".part";
+
+/// The name that an unfinished file is to take, and the number of the process that writes it; `None` for other files.
+pub(crate) fn unfinished(name: &str) -> Option<(&str, &str)> {
+    name.strip_suffix(UNFINISHED)?.rsplit_once('.')
+}
 
 /// A file that is written under another name in the same folder, its own followed by the number of this process and
 /// `.part` so that two runs do not write to one file, and that takes its own name when it is complete. Dropped before
@@ -95,9 +100,10 @@ impl Drop for PendingFile {
 /// Removes the unfinished files for `name` in `folder` that no process holds any more. What cannot be removed does no harm.
 fn remove_leftovers(folder: &Path, name: &str) {
     let is_unfinished = |path: &Path| {
-        let number = path.file_name().and_then(|file| file.to_str()?.strip_prefix(name)?.strip_suffix(UNFINISHED));
-        let number = number.and_then(|number| number.strip_prefix('.'));
-        number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+        let found = path.file_name().and_then(|file| unfinished(file.to_str()?));
+        found.is_some_and(|(of, process)| {
+            of == name && !process.is_empty() && process.bytes().all(|byte| byte.is_ascii_digit())
+        })
     };
     let paths = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     for path in paths.filter(|path| is_unfinished(path) && path.symlink_metadata().is_ok_and(|found| found.is_file())) {

@@ -30,7 +30,7 @@ use dense_head::DenseHead;
 use layers::Loader;
 use patch_embed::PatchEmbed;
 use periplus_kernels::attention::has_kernel;
-use periplus_kernels::device::{enter, usable_queue};
+use periplus_kernels::device::{enter, main_memory_holds, usable_queue};
 use periplus_kernels::prediction::ValueActivation;
 
 /// The network with its weights. Immutable: any number of streams and threads may share it.
@@ -59,9 +59,7 @@ impl Model {
         let config = weights.config().clone();
         check(&config, dtype, device)?;
         let bytes = config.weight_bytes(dtype.size_in_bytes());
-        // An allocation that the system refuses ends the program where Candle makes it, so it is tried here first.
-        let fits = |bytes| Vec::<u8>::new().try_reserve_exact(bytes).is_ok();
-        if device.is_cpu() && !usize::try_from(bytes).is_ok_and(fits) {
+        if device.is_cpu() && !main_memory_holds(bytes) {
             return Err(ModelError::OutOfMemory { bytes });
         }
         let root = Loader::new(weights, dtype, device);

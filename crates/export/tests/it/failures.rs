@@ -84,21 +84,38 @@ fn a_folder_that_comes_while_the_file_is_written_is_named() {
     assert_eq!(listing(folder.path()), ["trajectory.txt"], "nothing unfinished stays");
 }
 
+/// In the place of every file that is written, what `put` makes there, is not replaced.
+#[cfg(unix)]
+fn assert_not_replaced(folder: &Path, put: impl Fn(&Path)) {
+    for name in ["frames.jsonl", "trajectory.txt", "points.ply", "npz/000000.npz", "depth/000000.png"] {
+        let path = folder.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path.parent().unwrap().join(".periplus"), "").unwrap();
+        put(&path);
+    }
+    for sink in create_all(folder) {
+        let error = sink.err().unwrap().to_string();
+        assert!(error.ends_with(" cannot be written: there is something that is not a regular file"), "{error}");
+    }
+    assert_eq!(listing(folder.join("npz")), ["000000.npz"]);
+}
+
 #[cfg(unix)]
 #[test]
 fn what_is_not_a_file_is_not_replaced() {
     let folder = tempfile::tempdir().unwrap();
-    for name in ["frames.jsonl", "trajectory.txt", "points.ply", "npz/000000.npz", "depth/000000.png"] {
-        let path = folder.path().join(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path.parent().unwrap().join(".periplus"), "").unwrap();
-        drop(std::os::unix::net::UnixListener::bind(&path).unwrap()); // the socket stays
-    }
-    for sink in create_all(folder.path()) {
-        let error = sink.err().unwrap().to_string();
-        assert!(error.ends_with(" cannot be written: there is something that is not a regular file"), "{error}");
-    }
-    assert_eq!(listing(folder.path().join("npz")), ["000000.npz"]);
+    // The sockets stay.
+    assert_not_replaced(folder.path(), |path| drop(std::os::unix::net::UnixListener::bind(path).unwrap()));
+}
+
+#[cfg(unix)]
+#[test]
+fn links_are_not_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let elsewhere = folder.path().join("elsewhere");
+    fs::write(&elsewhere, "mine").unwrap();
+    assert_not_replaced(folder.path(), |path| std::os::unix::fs::symlink(&elsewhere, path).unwrap());
+    assert_eq!(fs::read_to_string(elsewhere).unwrap(), "mine");
 }
 
 #[test]
@@ -129,24 +146,6 @@ fn what_crashed_runs_left_is_removed_and_what_others_write_is_not() {
         "trajectory.txt.old.part",
     ];
     assert_eq!(listing(folder.path()), left);
-}
-
-#[cfg(unix)]
-#[test]
-fn links_are_not_replaced() {
-    let folder = tempfile::tempdir().unwrap();
-    for name in ["frames.jsonl", "trajectory.txt", "points.ply", "npz/000000.npz", "depth/000000.png"] {
-        let path = folder.path().join(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path.parent().unwrap().join(".periplus"), "").unwrap();
-        fs::write(folder.path().join("elsewhere"), "mine").unwrap();
-        std::os::unix::fs::symlink(folder.path().join("elsewhere"), path).unwrap();
-    }
-    for sink in create_all(folder.path()) {
-        let error = sink.err().unwrap().to_string();
-        assert!(error.ends_with(" cannot be written: there is something that is not a regular file"), "{error}");
-    }
-    assert_eq!(fs::read_to_string(folder.path().join("elsewhere")).unwrap(), "mine");
 }
 
 #[cfg(target_os = "linux")]
