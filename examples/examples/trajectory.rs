@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use periplus::checkpoint::FloatType;
 use periplus::frames::{FolderOptions, FolderSource, Resize};
-use periplus::{Answers, Engine, FrameOutput, SessionConfig, Weights, device};
+use periplus::{Engine, FrameOutput, Outputs, SessionConfig, Weights, device};
 
 fn main() -> ExitCode {
     match run() {
@@ -32,7 +32,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     }
     let dtype = FloatType::suited_to(&device).into();
     let engine = Engine::load(&Weights::open(weights.as_ref(), None)?, dtype, &device)?;
-    let mut session = engine.session(SessionConfig { answers: Answers::Poses, ..engine.config().into() })?;
+    let mut session = engine.session(SessionConfig { outputs: Outputs::Poses, ..engine.config().into() })?;
     let preprocess = engine.preprocess(Resize::Crop)?;
     for frame in FolderSource::open(frames, &FolderOptions::default(), preprocess)? {
         print(&session.push(frame?)?)?;

@@ -1,4 +1,4 @@
-//! Expected outputs of the whole library (`goldens/`), and how far what it answers is from them. The tests are in `tests/`.
+//! Expected outputs of the whole library (`goldens/`), and how far what it outputs is from them. The tests are in `tests/`.
 //!
 //! The values were computed in float64 from seeded weights and frames, which are exact in any language and so are not
 //! stored.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use periplus::device::open_cuda;
 use periplus::{
-    Answers, Config, DType, Device, Engine, FrameOutput, Keyframes, Model, Prediction, Session, SessionConfig, Stream,
+    Config, DType, Device, Engine, FrameOutput, Keyframes, Model, Outputs, Prediction, Session, SessionConfig, Stream,
     Tensor, Weights,
 };
 use periplus_tests::{Golden, card, check_keyframes, engine, errors, frames, session, stream};
@@ -122,10 +122,10 @@ fn engines_are_shared_and_sessions_move_between_threads() {
                         let mut outputs = Vec::new();
                         for frame in &frames {
                             // Each frame from a thread of its own.
-                            let answers = thread::scope(|scope| {
+                            let new = thread::scope(|scope| {
                                 scope.spawn(|| session.push(frame.clone()).unwrap()).join().unwrap()
                             });
-                            outputs.extend(answers);
+                            outputs.extend(new);
                         }
                         thread::scope(|scope| scope.spawn(move || drop(session)).join().unwrap());
                         bits(&outputs)
@@ -151,7 +151,7 @@ fn a_stream_has_a_queue_of_its_own() {
     // Candle's own device has a queue for each thread.
     for device in [&card, &Device::new_cuda(0).unwrap()] {
         let model = Arc::new(Model::load(&weights, DType::BF16, device).unwrap());
-        let stream = || Stream::new(Arc::clone(&model), settings, Answers::All).unwrap();
+        let stream = || Stream::new(Arc::clone(&model), settings, Outputs::All).unwrap();
         let mut streams = [stream(), stream()];
         assert!(!streams[0].device().same_device(streams[1].device()));
         for (stream, place) in streams.iter_mut().zip([&Device::Cpu, &card]) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use periplus_model::checkpoint::Weights;
-use periplus_model::{Answers, Model, Stream};
+use periplus_model::{Model, Outputs, Stream};
 use periplus_tests::{Golden, card, error};
 
 const BOUND: f64 = 1e-5;
@@ -28,7 +28,7 @@ fn every_stage_on(device: &Device, bound: f64) {
     let golden = Golden::open("stages");
     let weights = Weights::synthetic(golden.config.clone(), golden.weights_seed()).unwrap();
     let model = Model::load(&weights, DType::F32, device).unwrap();
-    let mut stream = Stream::new(Arc::new(model), &golden.config.stream, Answers::All).unwrap();
+    let mut stream = Stream::new(Arc::new(model), &golden.config.stream, Outputs::All).unwrap();
     let frames = golden.frames();
     let mut compared = 0;
     for (step, first, count) in [("scale", 0, 3), ("next", 3, 1)] {
@@ -72,7 +72,7 @@ fn no_trace_on(device: &Device, bound: f64) {
     let golden = Golden::open("stream");
     let weights = Weights::synthetic(golden.config.clone(), golden.weights_seed()).unwrap();
     let model = Arc::new(Model::load(&weights, DType::F32, device).unwrap());
-    let mut stream = Stream::new(model, &golden.config.stream, Answers::Poses).unwrap();
+    let mut stream = Stream::new(model, &golden.config.stream, Outputs::Poses).unwrap();
     let frames = golden.frames();
     let scale_frames = golden.config.stream.scale_frames;
     let mut poses = Vec::new();

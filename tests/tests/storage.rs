@@ -28,7 +28,7 @@ fn weights_beyond_float16_are_named_instead_of_becoming_infinite() {
     assert!(Engine::load(&weights, DType::BF16, &Device::Cpu).is_ok());
 }
 
-/// A damaged checkpoint must not answer with poses that look like answers.
+/// A damaged checkpoint must not answer with poses that look like outputs.
 #[test]
 fn weights_that_are_no_numbers_are_an_error_at_the_first_frame() {
     let folder = tempfile::tempdir().unwrap();

@@ -9,7 +9,7 @@ use periplus::geometry::{absolute_trajectory_error, depth_error, path_length};
 
 use crate::demo::{self, CLIP};
 
-/// Compares answers with the truth as they come.
+/// Compares outputs with the truth as they come.
 #[derive(Default)]
 pub(crate) struct Judge {
     estimate: Vec<Point3<f64>>,

@@ -1,4 +1,4 @@
-//! Where the answers of a stream go.
+//! Where the outputs of a stream go.
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use periplus::export::{
     DepthMaps, ExportError, JsonFile, JsonLines, NpzFiles, PointCloud, PointCloudOptions, Sink, Trajectory,
 };
-use periplus::{Answers, FrameOutput};
+use periplus::{FrameOutput, Outputs};
 
 use crate::console;
 use crate::failure::Failure;
@@ -57,7 +57,7 @@ enum Format {
     Jsonl,
 }
 
-/// All the places where one run's answers go.
+/// All the places where one run's outputs go.
 pub(crate) struct Sinks {
     files: Vec<Box<dyn Sink>>,
     /// Objects on standard output, as long as there is a reader.
@@ -118,20 +118,20 @@ impl Sinks {
 
 impl Format {
     /// What of a frame it holds.
-    fn answers(self) -> Answers {
+    fn outputs(self) -> Outputs {
         match self {
-            Self::Tum => Answers::Poses,
-            Self::Depth | Self::Ply | Self::Jsonl => Answers::Depth,
-            Self::Npz => Answers::All,
+            Self::Tum => Outputs::Poses,
+            Self::Depth | Self::Ply | Self::Jsonl => Outputs::Depth,
+            Self::Npz => Outputs::All,
         }
     }
 }
 
 impl SinkOptions {
     /// What of a frame all the places together hold; `None` if there are none.
-    pub(crate) fn answers(&self) -> Option<Answers> {
+    pub(crate) fn outputs(&self) -> Option<Outputs> {
         let saved = self.out.iter().flat_map(|_| &self.save).copied();
-        saved.chain(self.json.then_some(Format::Jsonl)).map(Format::answers).max()
+        saved.chain(self.json.then_some(Format::Jsonl)).map(Format::outputs).max()
     }
 
     /// That the run does not replace the very pictures that it reads: those in `frames`.
@@ -181,15 +181,15 @@ mod tests {
     fn no_more_is_asked_of_the_network_than_goes_somewhere() {
         for (arguments, expected) in [
             ("", None),
-            ("--json", Some(Answers::Depth)),
-            ("--out o", Some(Answers::All)),
-            ("--out o --save tum", Some(Answers::Poses)),
-            ("--out o --save tum --json", Some(Answers::Depth)),
-            ("--out o --save ply,tum", Some(Answers::Depth)),
-            ("--out o --save depth,npz", Some(Answers::All)),
+            ("--json", Some(Outputs::Depth)),
+            ("--out o", Some(Outputs::All)),
+            ("--out o --save tum", Some(Outputs::Poses)),
+            ("--out o --save tum --json", Some(Outputs::Depth)),
+            ("--out o --save ply,tum", Some(Outputs::Depth)),
+            ("--out o --save depth,npz", Some(Outputs::All)),
         ] {
             let Program { sinks } = Program::parse_from([""].into_iter().chain(arguments.split_whitespace()));
-            assert_eq!(sinks.answers(), expected, "{arguments}");
+            assert_eq!(sinks.outputs(), expected, "{arguments}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `periplus stream`: a clip goes in, answers come out.
+//! `periplus stream`: a clip goes in, outputs come out.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use periplus::checkpoint::FloatType;
 use periplus::device::main_memory_holds;
 use periplus::frames::{FolderOptions, FolderSource, OnBadFrame, Preprocess, Resize, Source};
 use periplus::{
-    Answers, Config, Device, Engine, Frame, FrameOutput, Keyframes, Raster, Session, SessionConfig, keyframe_interval,
+    Config, Device, Engine, Frame, FrameOutput, Keyframes, Outputs, Raster, Session, SessionConfig, keyframe_interval,
 };
 
 use crate::console::{self, counted};
@@ -123,7 +123,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let config = Config { stream: stream.clone(), ..weights.config().clone() };
         check_memory(&config, arguments.compute.float(&device), &frame.pixels, keyframes, &device)?;
     }
-    if arguments.frames.is_some() && arguments.sinks.answers().is_none() {
+    if arguments.frames.is_some() && arguments.sinks.outputs().is_none() {
         console::line("warning: nothing will be kept: --out DIR writes results to files, --json prints them");
     }
     // The engine has weights of its own: the file's map is let go before the first frame.
@@ -135,10 +135,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let engine = engine?;
     drop(weights);
     let judge = (arguments.frames.is_none() && !arguments.quiet).then(Judge::default);
-    // Where nothing is kept, the run is there to be watched, and its speed is that of all answers.
-    let kept = arguments.sinks.answers().unwrap_or(Answers::All);
-    let answers = if judge.is_some() { kept.max(Answers::Depth) } else { kept };
-    let session = engine.session(SessionConfig { stream, keyframes: Keyframes::Every(interval), answers })?;
+    // Where nothing is kept, the run is there to be watched, and its speed is that of all outputs.
+    let kept = arguments.sinks.outputs().unwrap_or(Outputs::All);
+    let outputs = if judge.is_some() { kept.max(Outputs::Depth) } else { kept };
+    let session = engine.session(SessionConfig { stream, keyframes: Keyframes::Every(interval), outputs })?;
 
     let mut run = Run {
         progress: Progress::start(source.len_hint(), arguments.quiet || arguments.sinks.on_terminal()),
@@ -192,7 +192,7 @@ struct Run {
 }
 
 impl Run {
-    /// Answers frame after frame until the clip ends, or something else does: the user, a frame, or the writer, which tells its
+    /// Streams frame after frame until the clip ends, or something else does: the user, a frame, or the writer, which tells its
     /// reason itself.
     fn stream(&mut self, interruption: &Interruption) -> Result<(), Failure> {
         let mut bad_frame = None;
@@ -228,7 +228,7 @@ impl Run {
         }
     }
 
-    /// Hands answers to the writer. Whether it takes them.
+    /// Hands outputs to the writer. Whether it takes them.
     fn deliver(&mut self, outputs: Vec<FrameOutput>) -> bool {
         for output in outputs {
             if let Some(judge) = &mut self.judge {

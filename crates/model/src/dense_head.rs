@@ -146,9 +146,9 @@ impl DenseHead {
     /// One frame at a time: at full resolution a frame's features are many times its tokens.
     pub(crate) fn forward(&self, taps: &[Tensor], grid: Grid, planes: &Planes) -> Result<(Tensor, Tensor), ModelError> {
         let tap = taps.first().ok_or_else(|| candle_core::Error::Msg("the dense head has no taps".into()))?;
-        let answers =
+        let outputs =
             (0..tap.dim(0)?).map(|frame| self.frame(taps, frame, grid, planes)).collect::<Result<Vec<_>, _>>()?;
-        let (values, confidences): (Vec<_>, Vec<_>) = answers.into_iter().unzip();
+        let (values, confidences): (Vec<_>, Vec<_>) = outputs.into_iter().unzip();
         Ok((concat(&values, tap.device())?, concat(&confidences, tap.device())?))
     }
 

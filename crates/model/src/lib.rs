@@ -19,7 +19,7 @@ mod trace;
 use candle_core::{DType, Device};
 
 pub use error::ModelError;
-pub use stream::{Answers, Prediction, Stream};
+pub use stream::{Outputs, Prediction, Stream};
 pub use trace::Observer;
 
 use aggregator::Aggregator;

@@ -24,7 +24,7 @@ use crate::{Model, ModelError, Observer};
 pub struct Stream {
     model: Arc<Model>,
     device: Device,
-    answers: Answers,
+    outputs: Outputs,
     cache: KvCache,
     camera: CameraCache,
     /// How many scale frames this stream began with; `None` before they are accepted.
@@ -45,7 +45,7 @@ struct Tables {
 
 /// What is wanted of every frame. Each says all that the ones before it say; what is not wanted is not computed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Answers {
+pub enum Outputs {
     /// Pose and intrinsics.
     Poses,
     /// Also depth and its confidence for every pixel.
@@ -62,19 +62,19 @@ pub struct Prediction {
     /// `[frames, 9]`: camera-to-world translation, quaternion x y z w, vertical and horizontal field of view in radians.
     pub pose_enc: Tensor,
     /// `[frames, height, width]` both: depth along the camera's z axis, in the unit of the stream, and its confidence, 1
-    /// and above. `None` where only [`Answers::Poses`] are wanted.
+    /// and above. `None` where only [`Outputs::Poses`] are wanted.
     pub depth: Option<(Tensor, Tensor)>,
     /// `[frames, height, width, 3]` and `[frames, height, width]`: points in the world and their confidence. From a
-    /// checkpoint with a point head, where [`Answers::All`] is wanted.
+    /// checkpoint with a point head, where [`Outputs::All`] is wanted.
     pub world_points: Option<(Tensor, Tensor)>,
 }
 
 impl Stream {
-    /// The state of a new video, to be run through `model` for `answers`.
+    /// The state of a new video, to be run through `model` for `outputs`.
     ///
     /// # Errors
     /// Settings out of range; a card that has no memory left for another [`queue`](periplus_kernels::device::queue).
-    pub fn new(model: Arc<Model>, settings: &StreamSettings, answers: Answers) -> Result<Self, ModelError> {
+    pub fn new(model: Arc<Model>, settings: &StreamSettings, outputs: Outputs) -> Result<Self, ModelError> {
         settings.validate()?;
         let device = queue(&model.device)?;
         let network = model.config();
@@ -85,7 +85,7 @@ impl Stream {
             camera: model.camera_head.cache(settings.camera_iterations, &device)?,
             device,
             model,
-            answers,
+            outputs,
             scale_frames: None,
             tables: None,
         })
@@ -96,7 +96,7 @@ impl Stream {
         &self.model
     }
 
-    /// Where it computes: on a card, its own [`queue`](periplus_kernels::device::queue), in which everything that it answers is.
+    /// Where it computes: on a card, its own [`queue`](periplus_kernels::device::queue), in which everything that it outputs is.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -198,7 +198,7 @@ impl Stream {
         let tables = match &mut self.tables {
             Some(tables) if tables.grid == grid => tables,
             Some(tables) if self.scale_frames.is_some() => return Err(model.other_size(tables.grid, grid)),
-            tables => tables.insert(Tables::new(&model, grid, self.answers, &self.device)?),
+            tables => tables.insert(Tables::new(&model, grid, self.outputs, &self.device)?),
         };
 
         let x = {
@@ -246,9 +246,9 @@ impl Drop for Stream {
 }
 
 impl Tables {
-    fn new(model: &Model, grid: Grid, answers: Answers, device: &Device) -> Result<Self, ModelError> {
-        let depth_head = (answers >= Answers::Depth).then_some(&model.depth_head);
-        let point_head = model.point_head.as_ref().filter(|_| answers == Answers::All);
+    fn new(model: &Model, grid: Grid, outputs: Outputs, device: &Device) -> Result<Self, ModelError> {
+        let depth_head = (outputs >= Outputs::Depth).then_some(&model.depth_head);
+        let point_head = model.point_head.as_ref().filter(|_| outputs == Outputs::All);
         let special = model.config.num_special();
         let head_dim = model.config.embed_dim / model.config.num_heads;
         Ok(Self {

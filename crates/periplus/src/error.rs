@@ -1,4 +1,4 @@
-//! What can go wrong between a frame and its answer.
+//! What can go wrong between a frame and its output.
 
 use periplus_model::ModelError;
 
@@ -62,7 +62,7 @@ pub enum EngineError {
         height: usize,
     },
     /// A pose that is not a number: weights that are damaged, or too large for the type they are stored in.
-    #[error("the network's answer for frame {index} is not a number: the checkpoint is damaged, or needs float32")]
+    #[error("the output for frame {index} is not a number: the checkpoint is damaged, or needs float32")]
     NotFinite {
         /// Number of the frame in the stream.
         index: usize,
@@ -71,8 +71,8 @@ pub enum EngineError {
     #[error("{0}")]
     Setting(&'static str),
     /// The network answered in a shape that it never should.
-    #[error("the network's answer has an unexpected shape: {0}")]
-    Answer(String),
+    #[error("the output has an unexpected shape: {0}")]
+    Shape(String),
 }
 
 /// What fails around the network fails as it does within.

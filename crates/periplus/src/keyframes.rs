@@ -1,7 +1,7 @@
 //! Which frames stay in the cache.
 
 use periplus_geometry::{DepthMap, PoseEncoding, displacement};
-use periplus_model::Answers;
+use periplus_model::Outputs;
 
 /// Views that the network was trained on at once; a clip of more is thinned to 160 to 320 keyframes.
 const TRAINED_VIEWS: usize = 320;
@@ -17,7 +17,7 @@ pub enum Keyframes {
     /// The first and every so-many-th after it; at least 1. [`keyframe_interval`] suggests a number.
     Every(usize),
     /// The first; after it each frame in which the picture has moved by more than `pixels` on average since the last
-    /// keyframe (see [`displacement`]), or with which `max_gap` frames have passed since. Needs [`Answers::Depth`].
+    /// keyframe (see [`displacement`]), or with which `max_gap` frames have passed since. Needs [`Outputs::Depth`].
     ByMotion {
         /// Mean displacement in pixels of the network's picture.
         pixels: f64,
@@ -29,13 +29,13 @@ pub enum Keyframes {
 impl Keyframes {
     /// # Errors
     /// The name of what cannot be.
-    pub(crate) fn check(self, answers: Answers) -> Result<(), &'static str> {
+    pub(crate) fn check(self, outputs: Outputs) -> Result<(), &'static str> {
         match self {
             Self::Every(0) => Err("the keyframe interval must be at least 1"),
             Self::ByMotion { max_gap: 0, .. } => Err("the largest gap between keyframes must be at least 1"),
             Self::ByMotion { pixels, .. } if pixels.is_nan() => Err("the motion between keyframes must be a number"),
-            Self::ByMotion { .. } if answers < Answers::Depth => {
-                Err("keyframes by motion need depth: the answers must be more than poses")
+            Self::ByMotion { .. } if outputs < Outputs::Depth => {
+                Err("keyframes by motion need depth: the outputs must be more than poses")
             }
             _ => Ok(()),
         }

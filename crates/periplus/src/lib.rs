@@ -40,7 +40,7 @@ pub use periplus_kernels as kernels;
 pub use periplus_kernels::device;
 pub use periplus_model::checkpoint::Weights;
 pub use periplus_model::config::{Config, StreamSettings};
-pub use periplus_model::{Answers, Model, ModelError, Prediction, Stream, checkpoint, config};
+pub use periplus_model::{Model, ModelError, Outputs, Prediction, Stream, checkpoint, config};
 
 pub use engine::{Engine, preprocess};
 pub use error::EngineError;

@@ -9,7 +9,7 @@ use periplus_geometry::{DepthMap, FrameOutput, PoseEncoding, Raster, WorldPoints
 use periplus_kernels::download::Download;
 use periplus_kernels::tokens::concat;
 use periplus_model::config::{Config, StreamSettings};
-use periplus_model::{Answers, Model, Prediction, Stream};
+use periplus_model::{Model, Outputs, Prediction, Stream};
 
 use crate::keyframes::KeyframeHistory;
 use crate::{EngineError, Keyframes};
@@ -21,14 +21,14 @@ pub struct SessionConfig {
     pub stream: StreamSettings,
     /// Which frames stay in the cache.
     pub keyframes: Keyframes,
-    /// What is wanted of every frame: where only the trajectory is, [`Answers::Poses`] saves the time for depth.
-    pub answers: Answers,
+    /// What is wanted of every frame: where only the trajectory is, [`Outputs::Poses`] saves the time for depth.
+    pub outputs: Outputs,
 }
 
 impl From<&Config> for SessionConfig {
-    /// What the checkpoint suggests, every frame a keyframe, all answers.
+    /// What the checkpoint suggests, every frame a keyframe, all outputs.
     fn from(config: &Config) -> Self {
-        Self { stream: config.stream.clone(), keyframes: Keyframes::Every(1), answers: Answers::All }
+        Self { stream: config.stream.clone(), keyframes: Keyframes::Every(1), outputs: Outputs::All }
     }
 }
 
@@ -72,8 +72,8 @@ enum Phase {
 
 impl Session {
     pub(crate) fn new(model: Arc<Model>, config: SessionConfig) -> Result<Self, EngineError> {
-        config.keyframes.check(config.answers).map_err(EngineError::Setting)?;
-        let stream = Stream::new(model, &config.stream, config.answers)?;
+        config.keyframes.check(config.outputs).map_err(EngineError::Setting)?;
+        let stream = Stream::new(model, &config.stream, config.outputs)?;
         Ok(Self { stream, config, phase: Phase::Waiting(Vec::new()), download: Download::default(), answered: 0 })
     }
 
@@ -166,7 +166,7 @@ impl Session {
         }
     }
 
-    /// Answers the frames that wait, if any do. They are accepted once their answers have been read, so that an error on
+    /// Outputs the frames that wait, if any do. They are accepted once their outputs have been read, so that an error on
     /// the way leaves no trace.
     fn scale_pass(&mut self) -> Result<Vec<FrameOutput>, EngineError> {
         let frames = match &self.phase {
@@ -195,14 +195,14 @@ impl Session {
 
     fn streamed(&mut self, frame: &Frame) -> Result<FrameOutput, EngineError> {
         let Phase::Streaming { history, .. } = &mut self.phase else {
-            return Err(EngineError::Answer("a frame was streamed before the scale frames".into()));
+            return Err(EngineError::Shape("a frame was streamed before the scale frames".into()));
         };
         let started = Instant::now();
         let rule = self.config.keyframes;
         let tensor = pixels(frame, self.stream.device())?;
         let prediction = self.stream.push(&tensor, history.foreseen(rule))?;
         let Host(mut numbers) = Host::read(&prediction, &mut self.download)?;
-        let numbers = numbers.pop().ok_or_else(|| EngineError::Answer("no frame".into()))?;
+        let numbers = numbers.pop().ok_or_else(|| EngineError::Shape("no frame".into()))?;
         let mut output = numbers.output(frame, self.answered, false, Duration::ZERO)?;
         output.keyframe = history.decide(rule, &output.pose_encoding, output.depth_map.as_ref());
         if output.keyframe {
@@ -271,7 +271,7 @@ impl FrameNumbers {
         elapsed: Duration,
     ) -> Result<FrameOutput, EngineError> {
         let pose = <[f32; 9]>::try_from(self.pose.as_slice())
-            .map_err(|_| EngineError::Answer(format!("a pose of {} numbers", self.pose.len())))?;
+            .map_err(|_| EngineError::Shape(format!("a pose of {} numbers", self.pose.len())))?;
         if pose.iter().any(|number| !number.is_finite()) {
             return Err(EngineError::NotFinite { index });
         }
@@ -311,5 +311,5 @@ impl FrameNumbers {
 fn raster<T>((width, height): (usize, usize), values: Vec<T>) -> Result<Raster<T>, EngineError> {
     let count = values.len();
     Raster::new(width, height, values)
-        .ok_or_else(|| EngineError::Answer(format!("{count} values for {width} x {height} pixels")))
+        .ok_or_else(|| EngineError::Shape(format!("{count} values for {width} x {height} pixels")))
 }

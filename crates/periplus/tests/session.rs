@@ -8,11 +8,11 @@ use std::thread;
 
 use common::{engine, frame, run};
 use periplus::{
-    Answers, DType, Device, Engine, EngineError, Frame, FrameOutput, Keyframes, ModelError, SessionConfig, Viewport,
+    DType, Device, Engine, EngineError, Frame, FrameOutput, Keyframes, ModelError, Outputs, SessionConfig, Viewport,
     Weights,
 };
 
-/// The same answers, whatever the time they took.
+/// The same outputs, whatever the time they took.
 fn assert_same(a: &[FrameOutput], b: &[FrameOutput]) {
     assert_eq!(a.len(), b.len());
     for (a, b) in a.iter().zip(b) {
@@ -132,7 +132,7 @@ fn settings_that_cannot_be_are_refused() {
     };
     assert!(with(|_| ()).is_none());
     assert!(
-        with(|c| (c.keyframes, c.answers) = (Keyframes::ByMotion { pixels: 1.0, max_gap: 1 }, Answers::Depth))
+        with(|c| (c.keyframes, c.outputs) = (Keyframes::ByMotion { pixels: 1.0, max_gap: 1 }, Outputs::Depth))
             .is_none()
     );
     for refused in [
@@ -143,7 +143,7 @@ fn settings_that_cannot_be_are_refused() {
         with(|c| c.stream.camera_iterations = usize::MAX),
         with(|c| c.keyframes = Keyframes::ByMotion { pixels: 1.0, max_gap: 0 }),
         with(|c| c.keyframes = Keyframes::ByMotion { pixels: f64::NAN, max_gap: 1 }),
-        with(|c| (c.keyframes, c.answers) = (Keyframes::ByMotion { pixels: 1.0, max_gap: 1 }, Answers::Poses)),
+        with(|c| (c.keyframes, c.outputs) = (Keyframes::ByMotion { pixels: 1.0, max_gap: 1 }, Outputs::Poses)),
     ] {
         assert!(refused.unwrap().contains("must"));
     }

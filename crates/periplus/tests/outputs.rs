@@ -8,7 +8,7 @@ mod common;
 use std::sync::{Arc, Mutex};
 
 use common::{engine, frame, run, run_with};
-use periplus::{Answers, DType, Keyframes, SessionConfig};
+use periplus::{DType, Keyframes, Outputs, SessionConfig};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::with_default;
 use tracing::{Event, Metadata, Subscriber};
@@ -45,25 +45,25 @@ fn what_is_not_wanted_is_not_computed_and_the_rest_stays_the_same() {
     let all = run(&engine, frames());
     assert!(all.iter().all(|output| output.depth_map.is_some() && output.world_points.is_some()));
     let keyframes = Keyframes::Every(2);
-    for (answers, heads) in [
-        (Answers::Poses, &["camera_head"][..]),
-        (Answers::Depth, &["camera_head", "depth_head"]),
-        (Answers::All, &["camera_head", "depth_head", "point_head"]),
+    for (outputs, heads) in [
+        (Outputs::Poses, &["camera_head"][..]),
+        (Outputs::Depth, &["camera_head", "depth_head"]),
+        (Outputs::All, &["camera_head", "depth_head", "point_head"]),
     ] {
         let expected = run_with(&engine, SessionConfig { keyframes, ..engine.config().into() }, frames());
         let entered = Entered::default();
-        let outputs = with_default(entered.clone(), || {
-            run_with(&engine, SessionConfig { keyframes, answers, ..engine.config().into() }, frames())
+        let found = with_default(entered.clone(), || {
+            run_with(&engine, SessionConfig { keyframes, outputs, ..engine.config().into() }, frames())
         });
-        for (output, mut expected) in outputs.into_iter().zip(expected) {
+        for (output, mut expected) in found.into_iter().zip(expected) {
             expected.elapsed = output.elapsed;
-            expected.depth_map = expected.depth_map.filter(|_| answers != Answers::Poses);
-            expected.world_points = expected.world_points.filter(|_| answers == Answers::All);
-            assert_eq!(output, expected, "{answers:?}");
+            expected.depth_map = expected.depth_map.filter(|_| outputs != Outputs::Poses);
+            expected.world_points = expected.world_points.filter(|_| outputs == Outputs::All);
+            assert_eq!(output, expected, "{outputs:?}");
         }
         let mut found = entered.0.lock().unwrap().clone();
         found.retain(|name| name.ends_with("_head"));
         // The two scale frames go in together.
-        assert_eq!(found, heads.repeat(5), "{answers:?}");
+        assert_eq!(found, heads.repeat(5), "{outputs:?}");
     }
 }
