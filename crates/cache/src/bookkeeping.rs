@@ -1,17 +1,17 @@
-//! Which page holds what: plain numbers, no tensors.
+//! Page allocation: which page holds which frame. Numbers only, no tensors.
 //!
-//! [`Pages`] is the committed state, and an open pass is a [`Plan`] beside it: the change that a commit would make.
-//! Planning reads the state and a commit applies the plan, so that a rollback, or a failure in between, has nothing
-//! to undo.
+//! [`Pages`] is the committed state. An open pass has a [`Plan`]: the change that its commit will make. Planning only reads
+//! the state, so a rollback, or a failure in between, has nothing to undo.
 
 use std::collections::VecDeque;
 
 use periplus_kernels::pages::{PageTable, Rows};
+use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
 
 /// What stays visible of a frame that left the window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Retention {
     /// All its special tokens.
     #[default]
@@ -23,7 +23,7 @@ pub enum Retention {
 }
 
 /// What a cache keeps of the frames that went through it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheConfig {
     /// Frames that a keyframe sees in full, itself included and pinned scale frames not; at least 1.
     pub window: usize,
@@ -56,7 +56,7 @@ impl CacheConfig {
 
 /// Frames that go through the network together, and what becomes of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pass {
+pub enum PassKind {
     /// So many scale frames, which start a clip and see each other in full.
     Scale(usize),
     /// A frame that stays: the window moves with it, before it looks.
@@ -79,7 +79,7 @@ pub(crate) struct Retained {
 /// An open pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plan {
-    pub(crate) pass: Pass,
+    pub(crate) kind: PassKind,
     pub(crate) page_size: usize,
     /// The page of each frame of the pass.
     pub(crate) pages: Vec<u32>,
@@ -108,13 +108,14 @@ impl Plan {
 
     /// Whether the retained rows are part of what this pass sees, so that they must be copied before it looks.
     pub(crate) fn retains_first(&self) -> bool {
-        self.pass == Pass::Keyframe
+        self.kind == PassKind::Keyframe
     }
 }
 
-/// The committed state of a clip.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Pages {
+/// The committed state of a video, apart from the tensors. It serialises: with the tensors it is a snapshot of the cache.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pages {
     config: CacheConfig,
     /// Rows of a page; 0 before the first clip.
     page_size: usize,
@@ -156,6 +157,41 @@ impl Pages {
         self.frames
     }
 
+    /// Frames of the scale pass; 0 before it.
+    pub(crate) fn scale_frames(&self) -> usize {
+        self.scale_frames
+    }
+
+    /// Rows of a page; 0 before the first pass.
+    pub(crate) fn page_size(&self) -> usize {
+        self.page_size
+    }
+
+    /// Frame pages used so far.
+    pub(crate) fn frame_pages(&self) -> usize {
+        self.ever_used
+    }
+
+    /// Checks a state that comes from outside against a cache with the state `own`.
+    pub(crate) fn check_restored(&self, own: &Self) -> Result<()> {
+        if self.config != own.config {
+            return Err(Error::Snapshot("it was made with other settings"));
+        }
+        let mut pages: Vec<u32> = self.pinned.iter().chain(&self.window).chain(&self.free).copied().collect();
+        pages.sort_unstable();
+        let each_page_once = pages.len() == self.ever_used && pages.into_iter().eq(0..self.ever_used as u32);
+        let cached = self.pinned.len() + self.window.len();
+        let left = self.frames.checked_sub(cached);
+        let pinned = if self.config.pin_scale_frames { self.scale_frames } else { 0 };
+        let consistent = each_page_once
+            && self.pinned.len() == pinned
+            && self.scale_frames <= self.frames
+            && (self.scale_frames > 0) == (self.frames > 0)
+            && (self.frames == 0 || self.page_size >= self.config.special_tokens.max(1))
+            && left.and_then(|left| left.checked_mul(self.config.retained_rows())) == Some(self.special_rows);
+        if consistent { Ok(()) } else { Err(Error::Snapshot("its page numbers contradict each other")) }
+    }
+
     pub(crate) fn special_rows(&self) -> usize {
         self.special_rows
     }
@@ -169,13 +205,13 @@ impl Pages {
     }
 
     /// The most frame pages that this clip, or the one that `pass` starts, can ever use at once.
-    pub(crate) fn most_frame_pages(&self, pass: Pass) -> usize {
-        self.config.most_frame_pages(if let Pass::Scale(count) = pass { count } else { self.scale_frames })
+    pub(crate) fn most_frame_pages(&self, kind: PassKind) -> usize {
+        self.config.most_frame_pages(if let PassKind::Scale(count) = kind { count } else { self.scale_frames })
     }
 
     /// Plans a pass of frames of `page_size` tokens; nothing changes yet.
-    pub(crate) fn plan(&self, pass: Pass, page_size: usize) -> Result<Plan> {
-        let count = self.check(pass, page_size)?;
+    pub(crate) fn plan(&self, kind: PassKind, page_size: usize) -> Result<Plan> {
+        let count = self.check(kind, page_size)?;
 
         let recycled = count.min(self.free.len());
         let ever_used = self.ever_used.saturating_add(count - recycled);
@@ -187,7 +223,7 @@ impl Pages {
         pages.try_reserve_exact(count).map_err(refused)?;
         pages.extend(self.free.iter().rev().take(recycled).copied().chain(fresh));
 
-        let joins_window = if self.pins(pass) { &[] } else { pages.as_slice() };
+        let joins_window = if self.pins(kind) { &[] } else { pages.as_slice() };
         let leaving = (self.window.len() + joins_window.len()).saturating_sub(self.config.window);
         let mut retained = Vec::new();
         let mut special_rows = self.special_rows;
@@ -195,28 +231,28 @@ impl Pages {
             self.retain(page, page_size, &mut special_rows, &mut retained).ok_or(Error::TooLong)?;
         }
 
-        let (left, seen_special_rows) = match pass {
-            Pass::Keyframe => (leaving, special_rows),
-            Pass::Scale(_) | Pass::Candidate => (0, self.special_rows),
+        let (left, seen_special_rows) = match kind {
+            PassKind::Keyframe => (leaving, special_rows),
+            PassKind::Scale(_) | PassKind::Candidate => (0, self.special_rows),
         };
         let frames = self.pinned.iter().chain(self.window.iter().skip(left)).chain(&pages).copied().collect();
         let special = 0..seen_special_rows.div_ceil(page_size) as u32;
         // Frame pages are always full.
         let last_rows = if special.is_empty() { page_size } else { (seen_special_rows - 1) % page_size + 1 };
         let table = PageTable::new(frames, special.collect(), last_rows);
-        Ok(Plan { pass, page_size, pages, table, retained, leaving, special_rows, ever_used })
+        Ok(Plan { kind, page_size, pages, table, retained, leaving, special_rows, ever_used })
     }
 
     /// Applies a plan made from this very state.
     pub(crate) fn commit(&mut self, plan: Plan) {
-        if let Pass::Scale(count) = plan.pass {
+        if let PassKind::Scale(count) = plan.kind {
             self.scale_frames = count;
         }
         self.page_size = plan.page_size;
         self.frames += plan.pages.len();
         self.free.truncate(self.free.len().saturating_sub(plan.pages.len()));
         self.ever_used = plan.ever_used;
-        if self.pins(plan.pass) {
+        if self.pins(plan.kind) {
             self.pinned = plan.pages;
         } else {
             self.window.extend(plan.pages);
@@ -237,26 +273,26 @@ impl Pages {
     }
 
     /// The number of frames of a pass that may begin now.
-    fn check(&self, pass: Pass, page_size: usize) -> Result<usize> {
+    fn check(&self, kind: PassKind, page_size: usize) -> Result<usize> {
         let special_tokens = self.config.special_tokens;
-        match pass {
-            Pass::Scale(_) if self.frames > 0 => Err(Error::ScalePassNotFirst { frames: self.frames }),
-            Pass::Scale(0) => Err(Error::Zero { what: "number of scale frames" }),
-            Pass::Scale(_) if page_size == 0 => Err(Error::Zero { what: "page size" }),
-            Pass::Scale(_) if page_size < special_tokens => {
+        match kind {
+            PassKind::Scale(_) if self.frames > 0 => Err(Error::ScalePassNotFirst { frames: self.frames }),
+            PassKind::Scale(0) => Err(Error::Zero { what: "number of scale frames" }),
+            PassKind::Scale(_) if page_size == 0 => Err(Error::Zero { what: "page size" }),
+            PassKind::Scale(_) if page_size < special_tokens => {
                 Err(Error::NoRoomForSpecialTokens { page_size, special_tokens })
             }
-            Pass::Scale(count) => Ok(count),
-            Pass::Keyframe | Pass::Candidate if self.frames == 0 => Err(Error::ScalePassMissing),
-            Pass::Keyframe | Pass::Candidate if page_size != self.page_size => {
+            PassKind::Scale(count) => Ok(count),
+            PassKind::Keyframe | PassKind::Candidate if self.frames == 0 => Err(Error::ScalePassMissing),
+            PassKind::Keyframe | PassKind::Candidate if page_size != self.page_size => {
                 Err(Error::PageSize { expected: self.page_size, got: page_size })
             }
-            Pass::Keyframe | Pass::Candidate => Ok(1),
+            PassKind::Keyframe | PassKind::Candidate => Ok(1),
         }
     }
 
-    fn pins(&self, pass: Pass) -> bool {
-        self.config.pin_scale_frames && matches!(pass, Pass::Scale(_))
+    fn pins(&self, kind: PassKind) -> bool {
+        self.config.pin_scale_frames && matches!(kind, PassKind::Scale(_))
     }
 
     /// Appends the copies that retain the rows of `page`: two of them where the rows straddle special pages.

@@ -27,15 +27,17 @@ pub enum Error {
     /// The cache is empty, and the pass begun is not the scale pass.
     #[error("no frame is cached yet; begin the clip with its scale pass")]
     ScalePassMissing,
-    /// A pass is open already.
-    #[error("frames are still open in the cache; commit them or roll them back first")]
-    AlreadyOpen,
-    /// No pass is open.
-    #[error("no frames are open in the cache; begin them first")]
-    NotOpen,
-    /// Rows were added, and are neither kept nor discarded.
-    #[error("the rows added last are provisional; keep or discard them first")]
-    Provisional,
+    /// Rows to keep that were never written.
+    #[error("{kept} rows are to be kept and only {written} were written")]
+    NoSuchRows {
+        /// Rows to keep.
+        kept: usize,
+        /// Rows written.
+        written: usize,
+    },
+    /// A snapshot that this cache cannot return to.
+    #[error("the snapshot does not fit this cache: {0}")]
+    Snapshot(&'static str),
     /// Nothing was stored yet, so there are no pools.
     #[error("nothing was stored in the cache yet")]
     Empty,
@@ -66,13 +68,13 @@ pub enum Error {
         layers: usize,
     },
     /// The layer was written before in this pass.
-    #[error("layer {layer} of the open frames is already written; write each layer once")]
+    #[error("layer {layer} is written already; write each layer once in a pass")]
     WrittenTwice {
         /// The layer, from 0.
         layer: usize,
     },
     /// The layer was not written in this pass.
-    #[error("layer {layer} of the open frames is not written; write every layer before the commit")]
+    #[error("layer {layer} is not written; write every layer before the commit")]
     NotWritten {
         /// The layer, from 0.
         layer: usize,

@@ -1,4 +1,4 @@
-//! A cache that nothing ever leaves.
+//! Keys and values that are never evicted: the cache of the camera head.
 
 use candle_core::{DType, Device, Tensor};
 use periplus_kernels::pages::{PageTable, Pools, append};
@@ -6,27 +6,27 @@ use periplus_kernels::pages::{PageTable, Pools, append};
 use crate::pool::{Storage, bytes, doubled, grow};
 use crate::{Error, Result};
 
-/// Keys and values that are only ever added to, in a single page `[1, 2, capacity, heads, head_dim]` that doubles
-/// when it is full; the same attention reads it as reads a [`KvCache`](crate::KvCache).
+/// Keys and values in a single page `[1, 2, capacity, heads, head_dim]` that doubles when it is full. The attention that
+/// reads a [`KvCache`](crate::KvCache) reads it as well.
 ///
-/// Rows are provisional until they are kept: visible, but gone after [`discard`](Self::discard).
+/// It does not count the rows that are kept: the caller does, and says with each [`GrowingRows::append`] behind how many
+/// rows the new ones go. Rows of a pass that is rolled back are overwritten by the next one.
 #[derive(Debug)]
 pub struct GrowingRows {
     storage: Storage,
     page: Option<Tensor>,
-    kept: usize,
     table: PageTable,
 }
 
 impl GrowingRows {
-    /// An empty cache; memory is allocated when rows come.
+    /// Creates an empty cache. Memory is allocated when rows arrive.
     ///
     /// # Errors
     ///
     /// When `heads` or `head_dim` is 0, or `dtype` is not float32, bfloat16 or float16.
     pub fn new(heads: usize, head_dim: usize, dtype: DType, device: &Device) -> Result<Self> {
         let storage = Storage::new(heads, head_dim, dtype, device)?;
-        Ok(Self { storage, page: None, kept: 0, table: PageTable::default() })
+        Ok(Self { storage, page: None, table: PageTable::default() })
     }
 
     /// Bytes allocated.
@@ -34,49 +34,32 @@ impl GrowingRows {
         self.page.as_ref().map_or(0, bytes)
     }
 
-    /// Adds the keys and values of `qkv` `[tokens, 3, heads, head_dim]` as provisional rows.
+    /// Writes the keys and values of `qkv` `[tokens, 3, heads, head_dim]` behind the first `kept` rows, which then are all that
+    /// is visible beside the new ones.
     ///
     /// # Errors
     ///
-    /// When the rows added before are neither kept nor discarded, the shape is wrong, or memory is short.
-    pub fn append(&mut self, qkv: &Tensor) -> Result<()> {
-        if self.table.last_rows() > self.kept {
-            return Err(Error::Provisional);
-        }
+    /// When fewer than `kept` rows were ever written, the shape is wrong, or there is too little memory.
+    pub fn append(&mut self, kept: usize, qkv: &Tensor) -> Result<()> {
         let tokens = qkv.dim(0)?;
         self.storage.check_rows(qkv, tokens)?;
-        if tokens == 0 {
-            return Ok(());
+        if kept > self.table.last_rows() {
+            return Err(Error::NoSuchRows { kept, written: self.table.last_rows() });
         }
+        let needed = kept.checked_add(tokens).ok_or(Error::TooLong)?;
         let capacity = self.page.as_ref().map_or(0, |page| page.dims()[2]);
-        let needed = self.kept.checked_add(tokens).ok_or(Error::TooLong)?;
         if needed > capacity {
             grow(doubled(capacity, needed, usize::MAX), needed, |rows| {
-                // The old page has fewer rows, so that all of the new one is more.
+                // The old page has fewer rows and is freed only afterwards, so the whole new page counts.
                 self.storage.check_memory(0, 1, rows, 1)?;
                 self.storage.resize(&mut self.page, 1, rows)
             })?;
         }
-        let page = self.page.as_ref().ok_or(Error::Empty)?;
-        append(page, 0, self.kept, qkv)?;
-        self.see(needed);
+        if tokens > 0 {
+            append(self.page.as_ref().ok_or(Error::Empty)?, 0, kept, qkv)?;
+        }
+        self.table = table(needed);
         Ok(())
-    }
-
-    /// Keeps the provisional rows.
-    pub fn keep(&mut self) {
-        self.kept = self.table.last_rows();
-    }
-
-    /// Forgets the provisional rows.
-    pub fn discard(&mut self) {
-        self.see(self.kept);
-    }
-
-    /// Forgets all rows and keeps the memory.
-    pub fn reset(&mut self) {
-        self.kept = 0;
-        self.see(0);
     }
 
     /// The page, as both pools of a layer.
@@ -89,12 +72,38 @@ impl GrowingRows {
         Ok(Pools { frames: page, special: page })
     }
 
-    /// What is visible: the rows kept and the provisional ones.
+    /// What is visible: all rows up to those of the last [`GrowingRows::append`].
     pub fn table(&self) -> &PageTable {
         &self.table
     }
 
-    fn see(&mut self, rows: usize) {
-        self.table = PageTable::new(if rows > 0 { vec![0] } else { Vec::new() }, Vec::new(), rows);
+    /// The first `kept` rows, `[1, 2, kept, heads, head_dim]`, for a snapshot; `None` for 0 rows.
+    ///
+    /// # Errors
+    ///
+    /// When fewer rows were ever written.
+    pub fn rows(&self, kept: usize) -> Result<Option<Tensor>> {
+        match &self.page {
+            _ if kept == 0 => Ok(None),
+            Some(page) if kept <= self.table.last_rows() => Ok(Some(page.narrow(2, 0, kept)?.contiguous()?)),
+            _ => Err(Error::NoSuchRows { kept, written: self.table.last_rows() }),
+        }
     }
+
+    /// Returns to saved [`GrowingRows::rows`], which are copied.
+    ///
+    /// # Errors
+    ///
+    /// When they have another shape or dtype than this cache stores, or there is too little memory.
+    pub fn restore(&mut self, rows: Option<&Tensor>) -> Result<()> {
+        let kept = rows.map_or(Ok(0), |rows| rows.dim(2))?;
+        self.page = rows.map(|rows| self.storage.restored(rows, 1, kept)).transpose()?;
+        self.table = table(kept);
+        Ok(())
+    }
+}
+
+/// A table of one page of which `rows` count.
+fn table(rows: usize) -> PageTable {
+    PageTable::new(if rows > 0 { vec![0] } else { Vec::new() }, Vec::new(), rows)
 }

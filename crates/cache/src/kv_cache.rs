@@ -1,36 +1,45 @@
-//! The pools of all layers over one set of books.
+//! The key-value cache of one video: the page pools of all layers and one page table for them.
+
+use std::collections::HashMap;
 
 use candle_core::{DType, Device, Tensor};
 use periplus_kernels::pages::{PageTable, Pools, copy_rows};
 
 use crate::bookkeeping::{Pages, Plan};
 use crate::pool::{Storage, bytes, doubled, grow};
-use crate::{CacheConfig, Error, Pass, Result};
+use crate::{CacheConfig, CacheRecord, Error, PassKind, Result};
 
-/// Keys and values of one stream, all layers.
+/// Keys and values of one video, in all layers.
 ///
 /// ```text
-/// begin(pass)    write(layer) -> pools(layer), table() for every layer    commit() or rollback()
+/// let pass = cache.begin(kind)    pass.write(layer), pass.pools(layer), pass.table() for every layer    pass.commit()
 /// ```
 ///
-/// It is deliberately not `Clone`: pools are written in place, and two caches over the same pools would overwrite
-/// each other.
+/// The cache is not `Clone`: pools are written in place, and two caches over the same pools would overwrite each other.
 #[derive(Debug)]
 pub struct KvCache {
     storage: Storage,
     pages: Pages,
     layers: Vec<Layer>,
-    open: Option<Plan>,
 }
 
 #[derive(Debug, Default)]
 struct Layer {
     frames: Option<Tensor>,
     special: Option<Tensor>,
-    written: bool,
 }
 
-/// How full a [`KvCache`] is. Frames that are open do not count before their commit.
+/// Frames on their way through the layers. [`OpenPass::commit`] adds them to the cache; dropping the pass rolls it back.
+#[derive(Debug)]
+#[must_use = "a pass that is dropped is rolled back"]
+pub struct OpenPass<'a> {
+    cache: &'a mut KvCache,
+    plan: Plan,
+    /// Which layers are written.
+    written: Vec<bool>,
+}
+
+/// How full a [`KvCache`] is. Frames of an open pass count after its commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheStats {
     /// Frames cached since the clip began, those that left the window included.
@@ -50,7 +59,7 @@ pub struct CacheStats {
 }
 
 impl KvCache {
-    /// An empty cache for `layers` layers; memory is allocated when frames come.
+    /// Creates an empty cache for `layers` layers. Memory is allocated when frames arrive.
     ///
     /// # Errors
     ///
@@ -69,76 +78,39 @@ impl KvCache {
         let storage = Storage::new(heads, head_dim, dtype, device)?;
         let pages = Pages::new(config)?;
         let layers = std::iter::repeat_with(Layer::default).take(layers).collect();
-        Ok(Self { storage, pages, layers, open: None })
+        Ok(Self { storage, pages, layers })
     }
 
-    /// Frames cached since the clip began, which is the time index of the next one. An open frame does not count.
+    /// Frames cached since the video began. This is the time index of the next frame.
     pub fn frames(&self) -> usize {
         self.pages.frames()
     }
 
-    /// Begins a pass of frames of `page_size` tokens each, and makes room for it.
+    /// Frames of the scale pass; `None` before it is committed.
+    pub fn scale_frames(&self) -> Option<usize> {
+        (self.pages.frames() > 0).then(|| self.pages.scale_frames())
+    }
+
+    /// Begins a pass of frames of `page_size` tokens each and allocates the pages that it needs.
     ///
     /// # Errors
     ///
-    /// When a pass is open; when the scale pass is not the first of the clip, or another one is; when `page_size`
-    /// differs from that of the clip or has no room for the special tokens; when memory is short. The clip is then as
-    /// before, though pools kept from a clip of another size may be gone.
-    pub fn begin(&mut self, pass: Pass, page_size: usize) -> Result<()> {
-        if self.open.is_some() {
-            return Err(Error::AlreadyOpen);
-        }
-        let mut plan = self.pages.plan(pass, page_size)?;
+    /// When the scale pass is not the first of the video, or another pass is; when `page_size` differs from that of the
+    /// video or is smaller than the number of special tokens; when there is too little memory. The video is then unchanged,
+    /// though pools left from a video of another size may be gone.
+    pub fn begin(&mut self, kind: PassKind, page_size: usize) -> Result<OpenPass<'_>> {
+        let mut plan = self.pages.plan(kind, page_size)?;
         self.make_room(&plan)?;
         plan.table.upload(self.storage.device())?;
-        for layer in &mut self.layers {
-            layer.written = false;
-        }
-        self.open = Some(plan);
-        Ok(())
+        let written = vec![false; self.layers.len()];
+        Ok(OpenPass { cache: self, plan, written })
     }
 
-    /// Writes the keys and values of `qkv` `[frames * page_size, 3, heads, head_dim]` of the open frames to the pools of
-    /// `layer`, and retains what they push out.
-    ///
-    /// `append(pool, page, qkv, frame)` is called for each open frame with its part of qkv, to fill rows `0..page_size` of
-    /// its page with keys and values that are normed and turned:
-    /// [`append`](periplus_kernels::pages::append) does so for those that are already.
+    /// The pools of a layer. They are written in place: the tensors also show what later passes write.
     ///
     /// # Errors
     ///
-    /// When no pass is open, there is no such layer, it is written already, the shape is wrong, or `append` fails. The
-    /// layer then still is to be written.
-    pub fn write(
-        &mut self,
-        layer: usize,
-        qkv: &Tensor,
-        append: impl Fn(&Tensor, usize, &Tensor, usize) -> candle_core::Result<()>,
-    ) -> Result<()> {
-        let plan = self.open.as_ref().ok_or(Error::NotOpen)?;
-        let layers = self.layers.len();
-        let pools = self.layers.get_mut(layer).ok_or(Error::NoSuchLayer { layer, layers })?;
-        if pools.written {
-            return Err(Error::WrittenTwice { layer });
-        }
-        // No overflow: the pools hold more elements than that.
-        self.storage.check_rows(qkv, plan.pages.len() * plan.page_size)?;
-        if plan.retains_first() {
-            pools.retain(plan)?;
-        }
-        let frames = pools.frames.as_ref().ok_or(Error::NotOpen)?;
-        for (frame, &page) in plan.pages.iter().enumerate() {
-            append(frames, page as usize, &qkv.narrow(0, frame * plan.page_size, plan.page_size)?, frame)?;
-        }
-        pools.written = true;
-        Ok(())
-    }
-
-    /// The pools of a layer. They are written in place, so they show what later passes write, too.
-    ///
-    /// # Errors
-    ///
-    /// When there is no such layer, or no pass was begun yet.
+    /// When there is no such layer, or no pass has begun yet.
     pub fn pools(&self, layer: usize) -> Result<Pools<'_>> {
         let layers = self.layers.len();
         let pools = self.layers.get(layer).ok_or(Error::NoSuchLayer { layer, layers })?;
@@ -147,49 +119,61 @@ impl KvCache {
         Ok(Pools { frames, special: pools.special.as_ref().unwrap_or(frames) })
     }
 
-    /// The pages that the open frames see, in all layers: scale pages, window pages, special pages.
-    ///
-    /// # Errors
-    ///
-    /// When no pass is open.
-    pub fn table(&self) -> Result<&PageTable> {
-        self.open.as_ref().map(|plan| &plan.table).ok_or(Error::NotOpen)
+    /// Forgets the video and keeps the memory for the next one of the same size.
+    pub fn reset(&mut self) {
+        self.pages.reset();
     }
 
-    /// Keeps the open frames; what leaves the window leaves.
+    /// What the cache knows apart from its tensors. With [`KvCache::tensors`] it is the whole state.
+    pub fn record(&self) -> CacheRecord {
+        self.pages.clone()
+    }
+
+    /// The pages used so far by name: `frame_pages.LAYER` and `special_pages.LAYER`, each `[pages, 2, page_size, heads,
+    /// head_dim]`. They are not copied: later passes write to them.
     ///
     /// # Errors
     ///
-    /// When no pass is open or a layer is not written, or the device fails. The pass then stays open.
-    pub fn commit(&mut self) -> Result<()> {
-        let plan = self.open.as_ref().ok_or(Error::NotOpen)?;
-        if let Some(layer) = self.layers.iter().position(|layer| !layer.written) {
-            return Err(Error::NotWritten { layer });
-        }
-        if !plan.retains_first() {
-            for layer in &self.layers {
-                layer.retain(plan)?;
+    /// None that a cache of this crate can cause.
+    pub fn tensors(&self) -> Result<Vec<(String, Tensor)>> {
+        let pages = [self.pages.frame_pages(), self.pages.special_pages_in_use()];
+        let mut named = Vec::new();
+        for (i, layer) in self.layers.iter().enumerate() {
+            let pools = [("frame_pages", &layer.frames), ("special_pages", &layer.special)];
+            for ((name, pool), pages) in pools.into_iter().zip(pages) {
+                if let Some(pool) = pool.as_ref().filter(|_| pages > 0) {
+                    named.push((format!("{name}.{i}"), pool.narrow(0, 0, pages)?));
+                }
             }
         }
-        if let Some(plan) = self.open.take() {
-            self.pages.commit(plan);
-        }
-        Ok(())
+        Ok(named)
     }
 
-    /// Drops the open frames, of which no trace remains.
+    /// Returns to a saved state. The tensors are copied, so that they stay as they are.
     ///
     /// # Errors
     ///
-    /// When no pass is open.
-    pub fn rollback(&mut self) -> Result<()> {
-        self.open.take().map(drop).ok_or(Error::NotOpen)
-    }
-
-    /// Forgets the clip, open frames included, and keeps the memory for a clip of the same size.
-    pub fn reset(&mut self) {
-        self.open = None;
-        self.pages.reset();
+    /// When `record` is of another configuration or contradicts itself, or `tensors` lacks a pool or has one of another
+    /// shape. The cache is then unchanged.
+    pub fn restore(&mut self, record: CacheRecord, tensors: &HashMap<String, Tensor>) -> Result<()> {
+        record.check_restored(&self.pages)?;
+        let [frame_pages, special_pages] = [record.frame_pages(), record.special_pages_in_use()];
+        let pool = |name: String, pages: usize| {
+            if pages == 0 {
+                return Ok(None);
+            }
+            let saved = tensors.get(&name).ok_or(Error::Snapshot("a pool is missing"))?;
+            self.storage.restored(saved, pages, record.page_size()).map(Some)
+        };
+        let layers = (0..self.layers.len()).map(|i| {
+            Ok(Layer {
+                frames: pool(format!("frame_pages.{i}"), frame_pages)?,
+                special: pool(format!("special_pages.{i}"), special_pages)?,
+            })
+        });
+        self.layers = layers.collect::<Result<_>>()?;
+        self.pages = record;
+        Ok(())
     }
 
     /// How full the cache is.
@@ -222,7 +206,7 @@ impl KvCache {
             [self.capacity(|layer| &layer.frames), self.capacity(|layer| &layer.special)]
         };
         let wanted = [plan.frame_pages(), plan.special_pages()];
-        let most = [self.pages.most_frame_pages(plan.pass), usize::MAX];
+        let most = [self.pages.most_frame_pages(plan.kind), usize::MAX];
         let more = |axis: usize| wanted[axis] > there[axis];
         if !more(0) && !more(1) {
             return Ok(());
@@ -248,6 +232,77 @@ impl KvCache {
             self.storage.resize(&mut layer.frames, frames, rows)?;
             self.storage.resize(&mut layer.special, special, rows)?;
         }
+        Ok(())
+    }
+}
+
+impl OpenPass<'_> {
+    /// Writes keys and values of `qkv` `[frames * page_size, 3, heads, head_dim]` to the pools of `layer`, and copies the rows
+    /// to retain of the frames that leave the window.
+    ///
+    /// `append(pool, page, qkv, frame)` is called for each frame of the pass with its part of qkv. It fills rows
+    /// `0..page_size` of the page with keys and values after their norm and rotation;
+    /// [`append`](periplus_kernels::pages::append) does that for rows that are normed and rotated already.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such layer, it is written already, the shape is wrong, or `append` fails. The layer then still has
+    /// to be written.
+    pub fn write(
+        &mut self,
+        layer: usize,
+        qkv: &Tensor,
+        append: impl Fn(&Tensor, usize, &Tensor, usize) -> candle_core::Result<()>,
+    ) -> Result<()> {
+        let (cache, plan) = (&*self.cache, &self.plan);
+        let layers = cache.layers.len();
+        let pools = cache.layers.get(layer).ok_or(Error::NoSuchLayer { layer, layers })?;
+        if self.written[layer] {
+            return Err(Error::WrittenTwice { layer });
+        }
+        // No overflow: the pools hold more elements than that.
+        cache.storage.check_rows(qkv, plan.pages.len() * plan.page_size)?;
+        if plan.retains_first() {
+            pools.retain(plan)?;
+        }
+        let frames = pools.frames.as_ref().ok_or(Error::Empty)?;
+        for (frame, &page) in plan.pages.iter().enumerate() {
+            append(frames, page as usize, &qkv.narrow(0, frame * plan.page_size, plan.page_size)?, frame)?;
+        }
+        self.written[layer] = true;
+        Ok(())
+    }
+
+    /// The pools of a layer, as [`KvCache::pools`].
+    ///
+    /// # Errors
+    ///
+    /// When there is no such layer.
+    pub fn pools(&self, layer: usize) -> Result<Pools<'_>> {
+        self.cache.pools(layer)
+    }
+
+    /// The pages that the frames of this pass see, in all layers: scale pages, window pages, special pages.
+    pub fn table(&self) -> &PageTable {
+        &self.plan.table
+    }
+
+    /// Adds the frames to the cache; frames leave the window.
+    ///
+    /// # Errors
+    ///
+    /// When a layer is not written, or the device fails. The pass is then rolled back.
+    pub fn commit(self) -> Result<()> {
+        let Self { cache, plan, written } = self;
+        if let Some(layer) = written.iter().position(|written| !written) {
+            return Err(Error::NotWritten { layer });
+        }
+        if !plan.retains_first() {
+            for layer in &cache.layers {
+                layer.retain(&plan)?;
+            }
+        }
+        cache.pages.commit(plan);
         Ok(())
     }
 }
@@ -280,13 +335,13 @@ mod tests {
         let config = CacheConfig { window: 9, retention: Retention::All, pin_scale_frames: false, special_tokens: 1 };
         let mut cache = KvCache::new(config, 2, 1, 1, DType::F32, &Device::Cpu).unwrap();
         cache.storage.resize(&mut cache.layers[0].frames, 8, 2).unwrap();
-        for (frame, pass) in [Pass::Scale(1), Pass::Keyframe, Pass::Keyframe].into_iter().enumerate() {
-            cache.begin(pass, 2).unwrap();
+        for (frame, kind) in [PassKind::Scale(1), PassKind::Keyframe, PassKind::Keyframe].into_iter().enumerate() {
+            let mut pass = cache.begin(kind, 2).unwrap();
             for layer in 0..2 {
                 let qkv = Tensor::full(frame as f32, (2, 3, 1, 1), &Device::Cpu).unwrap();
-                cache.write(layer, &qkv, |pool, page, qkv, _| append(pool, page, 0, qkv)).unwrap();
+                pass.write(layer, &qkv, |pool, page, qkv, _| append(pool, page, 0, qkv)).unwrap();
             }
-            cache.commit().unwrap();
+            pass.commit().unwrap();
         }
         for layer in 0..2 {
             let pool = cache.pools(layer).unwrap().frames;

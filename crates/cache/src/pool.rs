@@ -82,6 +82,15 @@ impl Storage {
         Ok(())
     }
 
+    /// A copy of a saved pool, checked to be one of `pages` pages of `rows` rows.
+    pub(crate) fn restored(&self, saved: &Tensor, pages: usize, rows: usize) -> Result<Tensor> {
+        if saved.dims() != [pages, 2, rows, self.heads, self.head_dim] || saved.dtype() != self.dtype {
+            return Err(Error::Snapshot("a pool has another shape or dtype"));
+        }
+        self.check_memory(0, pages, rows, 1)?;
+        Ok(saved.to_device(&self.device)?.contiguous()?.copy()?)
+    }
+
     /// Bytes of so many pages; `None` beyond any number.
     fn bytes(&self, pages: usize, rows: usize) -> Option<usize> {
         let sizes = [pages, rows, self.heads, self.head_dim, self.dtype.size_in_bytes()];

@@ -34,7 +34,7 @@ fn visible(rows: &GrowingRows) -> Vec<f32> {
 
 proptest! {
     #[test]
-    fn rows_are_those_kept_and_those_provisional(
+    fn rows_are_those_kept_and_the_new_ones(
         dtype in prop::sample::select(vec![DType::F32, DType::BF16, DType::F16]),
         appends in prop::collection::vec((0..4_usize, 0..6_u8), 1..60),
     ) {
@@ -44,23 +44,20 @@ proptest! {
         for (count, then) in appends {
             let new: Vec<f32> = (next..next + count).map(|number| number as f32).collect();
             next += count;
-            rows.append(&qkv(&new)).unwrap();
+            rows.append(kept.len(), &qkv(&new)).unwrap();
             let seen = [kept.as_slice(), &new].concat();
             prop_assert_eq!(visible(&rows), seen.as_slice());
             match then {
-                0 => {
-                    rows.reset();
-                    kept.clear();
-                }
-                1 | 2 => rows.discard(),
-                _ => {
-                    rows.keep();
-                    kept = seen;
-                }
+                0 => kept.clear(),
+                1 | 2 => {}
+                _ => kept = seen,
             }
-            prop_assert_eq!(visible(&rows), kept.as_slice());
             // Twice what was ever needed at most.
             prop_assert!(rows.bytes() <= 2 * next * 2 * HEADS * dtype.size_in_bytes());
+
+            let mut copy = GrowingRows::new(HEADS, 1, dtype, &Device::Cpu).unwrap();
+            copy.restore(rows.rows(kept.len()).unwrap().as_ref()).unwrap();
+            prop_assert_eq!(visible(&copy), kept.as_slice());
         }
     }
 }
@@ -69,19 +66,21 @@ proptest! {
 fn a_failed_append_changes_nothing() {
     let mut rows = GrowingRows::new(HEADS, 1, DType::F32, &Device::Cpu).unwrap();
     assert!(matches!(rows.pools(), Err(Error::Empty)));
-    rows.append(&qkv(&[1.0, 2.0])).unwrap();
-    assert!(matches!(rows.append(&qkv(&[3.0])), Err(Error::Provisional)));
-    rows.keep();
+    rows.append(0, &qkv(&[1.0, 2.0])).unwrap();
+    assert!(matches!(rows.append(3, &qkv(&[3.0])), Err(Error::NoSuchRows { kept: 3, written: 2 })));
 
     let wide = Tensor::zeros((1, 3, HEADS, 2), DType::F32, &Device::Cpu).unwrap();
-    assert!(matches!(rows.append(&wide), Err(Error::Shape { .. })));
+    assert!(matches!(rows.append(2, &wide), Err(Error::Shape { .. })));
     let flat = Tensor::zeros((), DType::F32, &Device::Cpu).unwrap();
-    assert!(matches!(rows.append(&flat), Err(Error::Tensor(_))));
+    assert!(matches!(rows.append(2, &flat), Err(Error::Tensor(_))));
     let integers = Tensor::zeros((3, 3, HEADS, 1), DType::U8, &Device::Cpu).unwrap();
-    assert!(matches!(rows.append(&integers), Err(Error::Tensor(_))));
+    assert!(matches!(rows.append(2, &integers), Err(Error::Tensor(_))));
     assert_eq!(visible(&rows), [1.0, 2.0]);
 
-    rows.append(&qkv(&[3.0])).unwrap();
+    rows.append(2, &qkv(&[3.0])).unwrap();
+    assert_eq!(visible(&rows), [1.0, 2.0, 3.0]);
+    assert!(matches!(rows.rows(4), Err(Error::NoSuchRows { kept: 4, written: 3 })));
+    assert!(matches!(rows.restore(Some(&wide)), Err(Error::Snapshot(_))));
     assert_eq!(visible(&rows), [1.0, 2.0, 3.0]);
 }
 

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
 use candle_core::{DType, Device, IndexOp, Tensor};
-use periplus_cache::{CacheConfig, CacheStats, Error, KvCache, PageTable, Pass, Retention};
+use periplus_cache::{CacheConfig, Error, KvCache, OpenPass, PassKind, Retention};
 use periplus_kernels::pages::append;
 use proptest::prelude::*;
 
@@ -23,18 +23,18 @@ const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 /// A row of a frame: the frame's number, counted over all frames ever written, and the row within it.
 type Row = (usize, usize);
 
-/// The rule: a list of the frames cached, and all they ever had.
+/// The rule, written plainly: the list of the frames cached.
 struct Naive {
     config: CacheConfig,
     page_size: usize,
     scale_frames: usize,
     frames: Vec<usize>,
-    open: Option<Open>,
     next_frame: usize,
 }
 
+/// An open pass by the rule.
 struct Open {
-    pass: Pass,
+    kind: PassKind,
     frames: Vec<usize>,
     written: [bool; LAYERS],
 }
@@ -57,13 +57,12 @@ impl Naive {
     }
 
     /// What the open frames see, in the order of the page table.
-    fn visible(&self) -> Vec<Row> {
-        let open = self.open.as_ref().unwrap();
+    fn visible(&self, open: &Open) -> Vec<Row> {
         let all = [self.frames.as_slice(), &open.frames].concat();
-        let (whole, left) = match open.pass {
-            Pass::Scale(_) => (all, vec![]),
-            Pass::Keyframe => self.split(&all),
-            Pass::Candidate => {
+        let (whole, left) = match open.kind {
+            PassKind::Scale(_) => (all, vec![]),
+            PassKind::Keyframe => self.split(&all),
+            PassKind::Candidate => {
                 let (mut whole, left) = self.split(&self.frames);
                 whole.extend(&open.frames);
                 (whole, left)
@@ -75,43 +74,25 @@ impl Naive {
         rows(whole, self.page_size).chain(rows(left, self.retained())).collect()
     }
 
-    fn begin(&mut self, pass: Pass, page_size: usize) -> bool {
-        let count = match pass {
-            Pass::Scale(count) => {
-                if self.frames.is_empty() && page_size >= self.config.special_tokens {
-                    count
-                } else {
-                    0
-                }
+    /// The frames of a pass, if it may begin.
+    fn begin(&mut self, kind: PassKind, page_size: usize) -> Option<Open> {
+        let count = match kind {
+            PassKind::Scale(count) if self.frames.is_empty() && page_size >= self.config.special_tokens => count,
+            PassKind::Scale(_) => 0,
+            PassKind::Keyframe | PassKind::Candidate => {
+                usize::from(!self.frames.is_empty() && page_size == self.page_size)
             }
-            Pass::Keyframe | Pass::Candidate => usize::from(!self.frames.is_empty() && page_size == self.page_size),
         };
-        if self.open.is_some() || count == 0 {
-            return false;
+        if count == 0 {
+            return None;
         }
-        if pass == Pass::Scale(count) {
+        if let PassKind::Scale(count) = kind {
             self.page_size = page_size;
             self.scale_frames = count;
         }
         let frames = (self.next_frame..self.next_frame + count).collect();
         self.next_frame += count;
-        self.open = Some(Open { pass, frames, written: [false; LAYERS] });
-        true
-    }
-
-    fn write(&mut self, layer: usize) -> bool {
-        let written = self.open.as_mut().and_then(|open| open.written.get_mut(layer));
-        written.is_some_and(|written| !std::mem::replace(written, true))
-    }
-
-    fn commit(&mut self) -> bool {
-        let complete = self.open.take_if(|open| open.written == [true; LAYERS]);
-        complete.map(|open| self.frames.extend(open.frames)).is_some()
-    }
-
-    fn reset(&mut self) {
-        self.frames.clear();
-        self.open = None;
+        Some(Open { kind, frames, written: [false; LAYERS] })
     }
 }
 
@@ -129,9 +110,9 @@ fn qkv(frames: &[usize], page_size: usize, layer: usize) -> Tensor {
     Tensor::from_vec(values, (frames.len() * page_size, 3, HEADS, 2), &Device::Cpu).unwrap()
 }
 
-/// The rows that a page table names, in its order.
-fn decode(cache: &KvCache, table: &PageTable, layer: usize) -> Vec<Row> {
-    let pools = cache.pools(layer).unwrap();
+/// The rows that a pass sees in a layer, in the order of its page table.
+fn decode(pass: &OpenPass, layer: usize) -> Vec<Row> {
+    let (pools, table) = (pass.pools(layer).unwrap(), pass.table());
     let frames = table.frames().iter().map(|page| (pools.frames, page));
     let special = table.special().iter().map(|page| (pools.special, page));
     let last = table.frames().len() + table.special().len() - 1;
@@ -153,41 +134,42 @@ fn decode(cache: &KvCache, table: &PageTable, layer: usize) -> Vec<Row> {
     rows
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 enum Operation {
-    /// A whole pass: begin, write, and keep or drop.
-    Frame {
-        keyframe: bool,
-        keep: bool,
-        last_layer_first: bool,
-    },
-    Begin(Pass),
-    BeginOfSize(Pass, usize),
-    Write(usize),
+    /// A pass that writes every layer, in this order or the reverse.
+    Frame { keyframe: bool, keep: bool, last_layer_first: bool },
+    /// Any pass, of frames of the right size or of another.
+    Pass { kind: PassKind, page_size: Option<usize>, writes: Vec<Write>, keep: bool },
+    /// The next video.
+    Reset { page_size: usize },
+    /// Saves the state and restores it into a new cache, which goes on.
+    Restore,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Write {
+    Layer(usize),
     /// A row too few, too many heads, or a dtype that no kernel takes.
-    WriteWrong(usize, usize),
-    Commit,
-    Rollback,
-    Reset {
-        page_size: usize,
-    },
+    Wrong(usize, usize),
 }
 
 fn any_operation() -> impl Strategy<Value = Operation> {
-    use Operation::{Begin, BeginOfSize, Commit, Frame, Reset, Rollback, Write, WriteWrong};
-    let pass = || prop_oneof![(0..5_usize).prop_map(Pass::Scale), Just(Pass::Keyframe), Just(Pass::Candidate)];
+    let kind = prop_oneof![(0..5_usize).prop_map(PassKind::Scale), Just(PassKind::Keyframe), Just(PassKind::Candidate)];
     let size = prop_oneof![0..12_usize, Just(usize::MAX), Just(usize::MAX >> 8)];
+    let write = prop_oneof![
+        4 => (0..=LAYERS).prop_map(Write::Layer),
+        1 => (0..LAYERS, 0..3_usize).prop_map(|(layer, how)| Write::Wrong(layer, how)),
+    ];
+    let writes = prop::collection::vec(write, 0..6);
     prop_oneof![
         12 => any::<[bool; 3]>().prop_map(|[keyframe, keep, last_layer_first]| {
-            Frame { keyframe, keep, last_layer_first }
+            Operation::Frame { keyframe, keep, last_layer_first }
         }),
-        4 => pass().prop_map(Begin),
-        1 => (pass(), size).prop_map(|(pass, size)| BeginOfSize(pass, size)),
-        4 => (0..=LAYERS).prop_map(Write),
-        1 => (0..LAYERS, 0..3_usize).prop_map(|(layer, how)| WriteWrong(layer, how)),
-        2 => Just(Commit),
-        1 => Just(Rollback),
-        1 => (1..12_usize).prop_map(|page_size| Reset { page_size }),
+        4 => (kind, prop::option::weighted(0.2, size), writes, any::<bool>()).prop_map(|(kind, page_size, writes, keep)| {
+            Operation::Pass { kind, page_size, writes, keep }
+        }),
+        1 => (1..12_usize).prop_map(|page_size| Operation::Reset { page_size }),
+        1 => Just(Operation::Restore),
     ]
 }
 
@@ -216,110 +198,94 @@ struct Pair {
 impl Pair {
     fn new(config: CacheConfig, scale_frames: usize, page_size: usize, dtype: DType) -> Self {
         let cache = KvCache::new(config, LAYERS, HEADS, 2, dtype, &Device::Cpu).unwrap();
-        let frames = vec![];
-        let naive = Naive { config, page_size: 0, scale_frames: 0, frames, open: None, next_frame: 1 };
+        let naive = Naive { config, page_size: 0, scale_frames: 0, frames: vec![], next_frame: 1 };
         Self { cache, naive, scale_frames, page_size: page_size.max(config.special_tokens), dtype }
     }
 
-    /// All that can be seen of the cache.
-    fn observe(&self) -> (CacheStats, usize, Option<PageTable>, Vec<Vec<Row>>) {
-        let table = self.cache.table().ok().cloned();
-        let visible = self.naive.open.as_ref().map_or(vec![], |open| {
-            let written = (0..LAYERS).filter(|&layer| open.written[layer]);
-            written.map(|layer| decode(&self.cache, table.as_ref().unwrap(), layer)).collect()
-        });
-        (self.cache.stats(), self.cache.frames(), table, visible)
+    /// The size of the frames that may come next.
+    fn next_page_size(&self) -> usize {
+        if self.naive.frames.is_empty() { self.page_size } else { self.naive.page_size }
     }
 
-    /// Runs an operation that the rule has allowed (and followed) or not; one that fails must change nothing.
-    fn attempt(&mut self, allowed: bool, operation: impl FnOnce(&mut KvCache) -> Result<(), Error>) {
-        if allowed {
-            operation(&mut self.cache).unwrap();
-        } else {
-            let before = self.observe();
-            operation(&mut self.cache).unwrap_err();
-            assert_eq!(self.observe(), before);
-        }
-    }
-
-    fn begin(&mut self, pass: Pass, page_size: usize) {
+    fn pass(&mut self, kind: PassKind, page_size: usize, writes: &[Write], keep: bool) {
         // Of the sizes tried, no memory holds those above.
-        let allowed = page_size <= 100 && self.naive.begin(pass, page_size);
-        self.attempt(allowed, |cache| cache.begin(pass, page_size));
-    }
-
-    fn write(&mut self, layer: usize) {
-        let open = self.naive.open.as_ref();
-        let qkv = qkv(open.map_or(&[], |open| &open.frames), self.naive.page_size, layer);
-        let allowed = self.naive.write(layer);
-        self.attempt(allowed, |cache| cache.write(layer, &qkv, append_rows));
-    }
-
-    fn write_wrong(&mut self, layer: usize, how: usize) {
-        let open = self.naive.open.as_ref();
-        let qkv = qkv(open.map_or(&[1], |open| &open.frames), self.naive.page_size.max(1), layer);
-        let wrong = match how {
-            0 => qkv.narrow(0, 1, qkv.dim(0).unwrap() - 1),
-            1 => Tensor::cat(&[&qkv, &qkv], 2),
-            _ => qkv.to_dtype(DType::U8),
+        let open = if page_size <= 100 { self.naive.begin(kind, page_size) } else { None };
+        let before = (self.cache.stats(), self.cache.record());
+        let Some(mut open) = open else {
+            self.cache.begin(kind, page_size).unwrap_err();
+            assert_eq!((self.cache.stats(), self.cache.record()), before);
+            return;
         };
-        self.attempt(false, |cache| cache.write(layer, &wrong.unwrap(), append_rows));
-    }
-
-    fn commit(&mut self) {
-        let allowed = self.naive.commit();
-        self.attempt(allowed, KvCache::commit);
-    }
-
-    fn rollback(&mut self) {
-        let allowed = self.naive.open.take().is_some();
-        self.attempt(allowed, KvCache::rollback);
+        let mut pass = self.cache.begin(kind, page_size).unwrap();
+        for &write in writes {
+            match write {
+                Write::Layer(layer) => {
+                    let new = open.written.get_mut(layer).is_some_and(|written| !std::mem::replace(written, true));
+                    let rows = qkv(&open.frames, page_size, layer);
+                    assert_eq!(pass.write(layer, &rows, append_rows).is_ok(), new, "{layer}");
+                }
+                Write::Wrong(layer, how) => {
+                    let rows = qkv(&open.frames, page_size, layer);
+                    let wrong = match how {
+                        0 => rows.narrow(0, 1, rows.dim(0).unwrap() - 1),
+                        1 => Tensor::cat(&[&rows, &rows], 2),
+                        _ => rows.to_dtype(DType::U8),
+                    };
+                    pass.write(layer, &wrong.unwrap(), append_rows).unwrap_err();
+                }
+            }
+            for layer in (0..LAYERS).filter(|&layer| open.written[layer]) {
+                assert_eq!(decode(&pass, layer), self.naive.visible(&open));
+            }
+        }
+        let kept = keep && pass.commit().is_ok();
+        assert_eq!(kept, keep && open.written == [true; LAYERS]);
+        if kept {
+            self.naive.frames.extend(open.frames);
+        } else {
+            assert_eq!(self.cache.record(), before.1, "a rollback leaves no trace");
+        }
     }
 
     fn frame(&mut self, keyframe: bool, keep: bool, last_layer_first: bool) {
-        if self.naive.open.is_some() {
-            self.rollback();
-        }
-        let pass = match (self.naive.frames.is_empty(), keyframe) {
-            (true, _) => Pass::Scale(self.scale_frames),
-            (false, true) => Pass::Keyframe,
-            (false, false) => Pass::Candidate,
+        let kind = match (self.naive.frames.is_empty(), keyframe) {
+            (true, _) => PassKind::Scale(self.scale_frames),
+            (false, true) => PassKind::Keyframe,
+            (false, false) => PassKind::Candidate,
         };
-        let page_size = if self.naive.frames.is_empty() { self.page_size } else { self.naive.page_size };
-        self.begin(pass, page_size);
-        for layer in 0..LAYERS {
-            self.write(if last_layer_first { LAYERS - 1 - layer } else { layer });
-            self.check();
+        let mut layers: Vec<_> = (0..LAYERS).map(Write::Layer).collect();
+        if last_layer_first {
+            layers.reverse();
         }
-        if keep { self.commit() } else { self.rollback() }
+        self.pass(kind, self.next_page_size(), &layers, keep);
     }
 
-    fn run(&mut self, operation: Operation) {
+    fn run(&mut self, operation: &Operation) {
         match operation {
-            Operation::Frame { keyframe, keep, last_layer_first } => self.frame(keyframe, keep, last_layer_first),
-            Operation::Begin(pass) => self.begin(pass, self.page_size),
-            Operation::BeginOfSize(pass, page_size) => self.begin(pass, page_size),
-            Operation::Write(layer) => self.write(layer),
-            Operation::WriteWrong(layer, how) => self.write_wrong(layer, how),
-            Operation::Commit => self.commit(),
-            Operation::Rollback => self.rollback(),
+            Operation::Frame { keyframe, keep, last_layer_first } => self.frame(*keyframe, *keep, *last_layer_first),
+            Operation::Pass { kind, page_size, writes, keep } => {
+                self.pass(*kind, page_size.unwrap_or(self.next_page_size()), writes, *keep);
+            }
             Operation::Reset { page_size } => {
                 let before = self.cache.stats().bytes;
                 self.cache.reset();
-                self.naive.reset();
+                self.naive.frames.clear();
                 assert_eq!(self.cache.stats().bytes, before);
-                self.page_size = page_size.max(self.naive.config.special_tokens);
+                self.page_size = *page_size.max(&self.naive.config.special_tokens);
+            }
+            Operation::Restore => {
+                let json = serde_json::to_string(&self.cache.record()).unwrap();
+                let tensors = self.cache.tensors().unwrap().into_iter().collect();
+                let mut cache = KvCache::new(self.naive.config, LAYERS, HEADS, 2, self.dtype, &Device::Cpu).unwrap();
+                cache.restore(serde_json::from_str(&json).unwrap(), &tensors).unwrap();
+                self.cache = cache;
             }
         }
     }
 
     fn check(&self) {
-        let (stats, frames, table, visible) = self.observe();
+        let (stats, frames) = (self.cache.stats(), self.cache.frames());
         assert_eq!(frames, self.naive.frames.len());
-        assert_eq!(table.is_some(), self.naive.open.is_some());
-        for rows in visible {
-            assert_eq!(rows, self.naive.visible());
-        }
 
         let (whole, left) = self.naive.split(&self.naive.frames);
         let page_size = self.naive.page_size.max(1);
@@ -348,7 +314,7 @@ proptest! {
     ) {
         let mut pair = Pair::new(config, scale_frames, page_size, dtype);
         for operation in operations {
-            pair.run(operation);
+            pair.run(&operation);
             pair.check();
         }
     }
@@ -368,11 +334,11 @@ fn memory_follows_the_frames_and_stays_after_a_reset() {
         assert_eq!(full.frame_pages_in_use + full.frame_pages_free, 3 + 4 + 1);
         assert_eq!(full.special_rows, 6 * (199 - 4));
 
-        pair.run(Operation::Reset { page_size: 9 });
+        pair.run(&Operation::Reset { page_size: 9 });
         pair.frame(true, true, false);
         assert_eq!(pair.cache.stats().bytes, full.bytes);
 
-        pair.run(Operation::Reset { page_size: 10 });
+        pair.run(&Operation::Reset { page_size: 10 });
         pair.frame(true, true, false);
         let page = LAYERS * 2 * 10 * HEADS * 2 * dtype.size_in_bytes();
         assert_eq!(pair.cache.stats().bytes, 3 * page);
@@ -383,7 +349,7 @@ fn memory_follows_the_frames_and_stays_after_a_reset() {
 fn sizes_beyond_memory_are_an_error() {
     let mut pair = Pair::new(CONFIG, 1, 9, DType::F32);
     for page_size in [usize::MAX, usize::MAX >> 6, 1 << 50] {
-        let error = pair.cache.begin(Pass::Scale(1), page_size).unwrap_err();
+        let error = pair.cache.begin(PassKind::Scale(1), page_size).unwrap_err();
         assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
     }
     assert_eq!(pair.cache.stats().bytes, 0);
@@ -408,23 +374,49 @@ fn a_cache_that_can_hold_nothing_is_refused() {
 fn a_wrong_call_says_which() {
     let mut cache = Pair::new(CONFIG, 1, 9, DType::F32).cache;
     let rows = qkv(&[1], 9, 0);
-    assert!(matches!(cache.write(0, &rows, append_rows), Err(Error::NotOpen)));
-    assert!(matches!(cache.commit(), Err(Error::NotOpen)));
-    assert!(matches!(cache.rollback(), Err(Error::NotOpen)));
-    assert!(matches!(cache.table(), Err(Error::NotOpen)));
     assert!(matches!(cache.pools(0), Err(Error::Empty)));
 
-    cache.begin(Pass::Scale(1), 9).unwrap();
-    assert!(matches!(cache.begin(Pass::Scale(1), 9), Err(Error::AlreadyOpen)));
-    assert!(matches!(cache.write(2, &rows, append_rows), Err(Error::NoSuchLayer { layer: 2, layers: 2 })));
-    assert!(matches!(cache.pools(2), Err(Error::NoSuchLayer { layer: 2, layers: 2 })));
-    cache.write(0, &rows, append_rows).unwrap();
-    assert!(matches!(cache.write(0, &rows, append_rows), Err(Error::WrittenTwice { layer: 0 })));
-    assert!(matches!(cache.commit(), Err(Error::NotWritten { layer: 1 })));
-    assert!(matches!(cache.write(1, &qkv(&[1], 8, 1), append_rows), Err(Error::Shape { .. })));
-    cache.write(1, &rows, append_rows).unwrap();
-    cache.commit().unwrap();
-    assert_eq!(cache.frames(), 1);
+    let mut pass = cache.begin(PassKind::Scale(1), 9).unwrap();
+    assert!(matches!(pass.write(2, &rows, append_rows), Err(Error::NoSuchLayer { layer: 2, layers: 2 })));
+    assert!(matches!(pass.pools(2), Err(Error::NoSuchLayer { layer: 2, layers: 2 })));
+    pass.write(0, &rows, append_rows).unwrap();
+    assert!(matches!(pass.write(0, &rows, append_rows), Err(Error::WrittenTwice { layer: 0 })));
+    assert!(matches!(pass.write(1, &qkv(&[1], 8, 1), append_rows), Err(Error::Shape { .. })));
+    assert!(matches!(pass.commit(), Err(Error::NotWritten { layer: 1 })));
+    assert_eq!(cache.frames(), 0);
+}
+
+#[test]
+fn a_snapshot_that_does_not_fit_is_refused() {
+    let mut pair = Pair::new(CONFIG, 2, 9, DType::F32);
+    for _ in 0..10 {
+        pair.frame(true, true, false);
+    }
+    let (record, tensors) = (pair.cache.record(), pair.cache.tensors().unwrap().into_iter().collect());
+    let new = |config| KvCache::new(config, LAYERS, HEADS, 2, DType::F32, &Device::Cpu).unwrap();
+    let refused = |config, record, tensors: &_| {
+        let mut cache = new(config);
+        let error = cache.restore(record, tensors).unwrap_err();
+        assert_eq!((cache.frames(), cache.stats().bytes), (0, 0), "unchanged");
+        error.to_string()
+    };
+    new(CONFIG).restore(record.clone(), &tensors).unwrap();
+    assert!(refused(CacheConfig { window: 5, ..CONFIG }, record.clone(), &tensors).contains("other settings"));
+
+    let mut fewer: std::collections::HashMap<_, _> = tensors.clone();
+    fewer.remove("special_pages.1").unwrap();
+    assert!(refused(CONFIG, record.clone(), &fewer).contains("a pool is missing"));
+    let mut smaller = tensors.clone();
+    smaller.insert("frame_pages.0".into(), tensors["frame_pages.0"].narrow(3, 0, 1).unwrap());
+    assert!(refused(CONFIG, record.clone(), &smaller).contains("another shape"));
+
+    let json = serde_json::to_value(&record).unwrap();
+    for (key, value) in [("ever_used", 3), ("frames", 9), ("scale_frames", 1), ("special_rows", 0), ("page_size", 7)] {
+        let mut wrong = json.clone();
+        wrong[key] = value.into();
+        let message = refused(CONFIG, serde_json::from_value(wrong).unwrap(), &tensors);
+        assert!(message.contains("contradict") || message.contains("shape"), "{key}: {message}");
+    }
 }
 
 #[cfg(target_os = "linux")]
@@ -455,10 +447,10 @@ mod little_memory {
             CacheConfig { window: 1, retention: Retention::All, pin_scale_frames: false, special_tokens: ROWS };
         let mut cache = KvCache::new(config, 1, 16, 64, DType::F32, &Device::Cpu).unwrap();
         let mut push = |frame: usize| {
-            cache.begin(if frame == 0 { Pass::Scale(1) } else { Pass::Keyframe }, ROWS)?;
+            let mut pass = cache.begin(if frame == 0 { PassKind::Scale(1) } else { PassKind::Keyframe }, ROWS)?;
             let qkv = Tensor::full(frame as f32, (ROWS, 3, 16, 64), &Device::Cpu)?;
-            cache.write(0, &qkv, append_rows)?;
-            cache.commit()?;
+            pass.write(0, &qkv, append_rows)?;
+            pass.commit()?;
             Ok(cache.stats().special_pages_in_use)
         };
         let mut held = 0;

@@ -34,7 +34,7 @@ fn assert_in_one_place(pages: &Pages, plan: Option<&Plan>) {
         assert_eq!(taken.len(), plan.pages.len());
         assert!(cached().all(|page| !taken.contains(&page)));
         assert!(taken.iter().all(|&page| (page as usize) < plan.frame_pages()));
-        assert!(plan.frame_pages() <= pages.most_frame_pages(plan.pass));
+        assert!(plan.frame_pages() <= pages.most_frame_pages(plan.kind));
         assert!(plan.table.special().len() <= plan.special_pages());
     }
 }
@@ -49,9 +49,9 @@ proptest! {
         let mut pages = Pages::new(config).unwrap();
         for (keyframe, keep, reset) in passes {
             let pass = match (pages.frames, keyframe) {
-                (0, _) => Pass::Scale(scale_frames),
-                (_, true) => Pass::Keyframe,
-                (_, false) => Pass::Candidate,
+                (0, _) => PassKind::Scale(scale_frames),
+                (_, true) => PassKind::Keyframe,
+                (_, false) => PassKind::Candidate,
             };
             let before = pages.clone();
             let plan = pages.plan(pass, PAGE_SIZE).unwrap();
@@ -74,13 +74,13 @@ proptest! {
 #[test]
 fn a_long_clip_costs_no_more_per_frame_than_a_short_one() {
     let mut pages = Pages::new(config(64)).unwrap();
-    pages.commit(pages.plan(Pass::Scale(8), 1005).unwrap());
+    pages.commit(pages.plan(PassKind::Scale(8), 1005).unwrap());
     for frame in 8..20_000 {
         if frame % 3 == 0 {
             // Dropped.
-            pages.plan(Pass::Candidate, 1005).unwrap();
+            pages.plan(PassKind::Candidate, 1005).unwrap();
         }
-        let pass = if frame % 2 == 0 { Pass::Keyframe } else { Pass::Candidate };
+        let pass = if frame % 2 == 0 { PassKind::Keyframe } else { PassKind::Candidate };
         let plan = pages.plan(pass, 1005).unwrap();
         // Six rows straddle two pages at most.
         assert!(plan.retained.len() <= 2);
@@ -97,9 +97,9 @@ fn a_long_clip_costs_no_more_per_frame_than_a_short_one() {
 #[test]
 fn a_window_without_end_is_a_number_like_any_other() {
     let mut pages = Pages::new(config(usize::MAX)).unwrap();
-    pages.commit(pages.plan(Pass::Scale(2), PAGE_SIZE).unwrap());
+    pages.commit(pages.plan(PassKind::Scale(2), PAGE_SIZE).unwrap());
     for _ in 0..100 {
-        pages.commit(pages.plan(Pass::Keyframe, PAGE_SIZE).unwrap());
+        pages.commit(pages.plan(PassKind::Keyframe, PAGE_SIZE).unwrap());
     }
     assert_eq!(pages.frame_pages_in_use(), 102);
     assert_eq!(pages.special_rows, 0);
@@ -108,13 +108,13 @@ fn a_window_without_end_is_a_number_like_any_other() {
 #[test]
 fn what_cannot_be_numbered_is_an_error() {
     let mut pages = Pages::new(config(1)).unwrap();
-    assert!(matches!(pages.plan(Pass::Scale(usize::MAX), PAGE_SIZE), Err(Error::TooLong)));
+    assert!(matches!(pages.plan(PassKind::Scale(usize::MAX), PAGE_SIZE), Err(Error::TooLong)));
 
-    pages.commit(pages.plan(Pass::Scale(1), PAGE_SIZE).unwrap());
-    pages.commit(pages.plan(Pass::Keyframe, PAGE_SIZE).unwrap());
+    pages.commit(pages.plan(PassKind::Scale(1), PAGE_SIZE).unwrap());
+    pages.commit(pages.plan(PassKind::Keyframe, PAGE_SIZE).unwrap());
     pages.special_rows = usize::MAX - 5;
     let before = pages.clone();
-    assert!(matches!(pages.plan(Pass::Keyframe, PAGE_SIZE), Err(Error::TooLong)));
+    assert!(matches!(pages.plan(PassKind::Keyframe, PAGE_SIZE), Err(Error::TooLong)));
     assert_eq!(pages, before);
 }
 
@@ -123,38 +123,38 @@ fn passes_out_of_order_are_refused() {
     assert!(matches!(Pages::new(config(0)), Err(Error::Zero { what: "window" })));
 
     let mut pages = Pages::new(config(2)).unwrap();
-    assert!(matches!(pages.plan(Pass::Keyframe, PAGE_SIZE), Err(Error::ScalePassMissing)));
-    assert!(matches!(pages.plan(Pass::Candidate, PAGE_SIZE), Err(Error::ScalePassMissing)));
-    assert!(matches!(pages.plan(Pass::Scale(0), PAGE_SIZE), Err(Error::Zero { .. })));
-    assert!(matches!(pages.plan(Pass::Scale(1), 0), Err(Error::Zero { what: "page size" })));
+    assert!(matches!(pages.plan(PassKind::Keyframe, PAGE_SIZE), Err(Error::ScalePassMissing)));
+    assert!(matches!(pages.plan(PassKind::Candidate, PAGE_SIZE), Err(Error::ScalePassMissing)));
+    assert!(matches!(pages.plan(PassKind::Scale(0), PAGE_SIZE), Err(Error::Zero { .. })));
+    assert!(matches!(pages.plan(PassKind::Scale(1), 0), Err(Error::Zero { what: "page size" })));
     assert!(matches!(
-        pages.plan(Pass::Scale(1), 5),
+        pages.plan(PassKind::Scale(1), 5),
         Err(Error::NoRoomForSpecialTokens { page_size: 5, special_tokens: 6 })
     ));
 
-    pages.commit(pages.plan(Pass::Scale(1), PAGE_SIZE).unwrap());
-    assert!(matches!(pages.plan(Pass::Scale(1), PAGE_SIZE), Err(Error::ScalePassNotFirst { frames: 1 })));
-    assert!(matches!(pages.plan(Pass::Keyframe, 8), Err(Error::PageSize { expected: PAGE_SIZE, got: 8 })));
+    pages.commit(pages.plan(PassKind::Scale(1), PAGE_SIZE).unwrap());
+    assert!(matches!(pages.plan(PassKind::Scale(1), PAGE_SIZE), Err(Error::ScalePassNotFirst { frames: 1 })));
+    assert!(matches!(pages.plan(PassKind::Keyframe, 8), Err(Error::PageSize { expected: PAGE_SIZE, got: 8 })));
 
     // A clip of another size may follow.
     pages.reset();
-    assert!(pages.plan(Pass::Scale(1), 8).is_ok());
+    assert!(pages.plan(PassKind::Scale(1), 8).is_ok());
 }
 
 #[test]
 fn the_leaving_frame_keeps_its_page_until_the_commit() {
     let mut pages = Pages::new(config(2)).unwrap();
-    pages.commit(pages.plan(Pass::Scale(1), PAGE_SIZE).unwrap());
+    pages.commit(pages.plan(PassKind::Scale(1), PAGE_SIZE).unwrap());
     for _ in 0..2 {
-        pages.commit(pages.plan(Pass::Keyframe, PAGE_SIZE).unwrap());
+        pages.commit(pages.plan(PassKind::Keyframe, PAGE_SIZE).unwrap());
     }
-    let plan = pages.plan(Pass::Keyframe, PAGE_SIZE).unwrap();
+    let plan = pages.plan(PassKind::Keyframe, PAGE_SIZE).unwrap();
     assert_eq!(plan.pages, [3]);
     assert_eq!(plan.table, PageTable::new(vec![0, 2, 3], vec![0], 6));
     pages.commit(plan);
 
     // The page of the frame that left is the next one used; twelve rows straddle two pages of seven.
-    let plan = pages.plan(Pass::Keyframe, PAGE_SIZE).unwrap();
+    let plan = pages.plan(PassKind::Keyframe, PAGE_SIZE).unwrap();
     assert_eq!(plan.pages, [1]);
     assert_eq!(plan.table, PageTable::new(vec![0, 3, 1], vec![0, 1], 5));
     let rows = |page, row| Rows { page, row };
@@ -167,6 +167,6 @@ fn the_leaving_frame_keeps_its_page_until_the_commit() {
     );
 
     // A candidate pushes nothing out.
-    let plan = pages.plan(Pass::Candidate, PAGE_SIZE).unwrap();
+    let plan = pages.plan(PassKind::Candidate, PAGE_SIZE).unwrap();
     assert_eq!(plan.table, PageTable::new(vec![0, 2, 3, 1], vec![0], 6));
 }
