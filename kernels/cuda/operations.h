@@ -75,7 +75,7 @@ cudaError_t add_plane(void *x, ElementType type, const float *u, const float *v,
 
 // What a dense head ends in: x [pixels, channels] weightᵀ + bias, weight [outputs, channels]; of the outputs the last is a
 // confidence, 1 + exp(..), the others a value: exp(..), or sign(..) (exp(|..|) - 1).
-// y: values [pixels, outputs - 1], then confidences [pixels].
+// y: values [pixels, outputs - 1], then confidences [pixels], then one number: how many of them are NaN or infinite.
 typedef enum { VALUE_EXP = 0, VALUE_INVERSE_LOG = 1 } ValueActivation;
 cudaError_t predict_pixels(float *y, const void *x, ElementType type, const float *weight, const float *bias, uint64_t pixels,
                     uint32_t channels, uint32_t outputs, ValueActivation activation, cudaStream_t stream);

@@ -168,10 +168,9 @@ __global__ void __launch_bounds__(THREADS) predict_pixel(float *y, const T *x, c
             }
             const float raw = sum + bias[output];
             const uint32_t values = outputs - 1;
-            if (output == values)
-                y[pixels * values + i] = 1.f + expf(raw);
-            else
-                y[i * values + output] = value_of(raw, activation);
+            const float result = output == values ? 1.f + expf(raw) : value_of(raw, activation);
+            y[output == values ? pixels * values + i : i * values + output] = result;
+            if (!isfinite(result)) atomicAdd(y + pixels * outputs, 1.f);
         }
 }
 } // namespace
@@ -275,7 +274,8 @@ cudaError_t predict_pixels(float *y, const void *x, ElementType type, const floa
                            uint64_t pixels, uint32_t channels, uint32_t outputs, ValueActivation activation,
                            cudaStream_t stream) {
     if (outputs == 0) return cudaErrorInvalidValue;
-    if (pixels == 0) return cudaSuccess;
+    const cudaError_t cleared = cudaMemsetAsync(y + pixels * outputs, 0, sizeof(float), stream);
+    if (cleared != cudaSuccess || pixels == 0) return cleared;
     return with_element(type, [&](auto number) {
         using T = decltype(number);
         const bool eights = channels % 8 == 0 && aligned(x);

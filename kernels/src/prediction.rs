@@ -1,4 +1,4 @@
-//! What a dense head ends in.
+//! The last layer of a dense head: values and confidences of pixels.
 
 use crate::cpu;
 #[cfg(feature = "cuda")]
@@ -17,21 +17,33 @@ pub enum ValueActivation {
     InverseLog,
 }
 
-/// A linear layer x `[frames, h, w, channels]`, weight `[n + 1, channels]`, bias `[n + 1]` (both float32), whose first n
-/// outputs become values `[frames, h, w, n]` and the last a confidence `[frames, h, w]`, 1 + exp; both float32.
-/// x is float32 on the CPU; on a card bfloat16 or float16, too.
+/// What [`predict`] computes.
+#[derive(Debug, Clone)]
+pub struct Predicted {
+    /// `[frames, h, w, n]`.
+    pub values: Tensor,
+    /// `[frames, h, w]`.
+    pub confidence: Tensor,
+    /// `[1]`: how many of all these are NaN or infinite (up to 2^24; more count as that).
+    pub not_finite: Tensor,
+}
+
+/// A linear layer on x `[frames, h, w, channels]` with weight `[n + 1, channels]` and bias `[n + 1]` (both float32). The first n
+/// outputs become values, the last a confidence, 1 + exp; all float32. x is float32 on the CPU, on a GPU also bfloat16 or
+/// float16.
 ///
 /// # Errors
 /// When shapes do not fit together, an operand is not contiguous, or a dtype is another.
-pub fn predict(x: &Tensor, weight: &Tensor, bias: &Tensor, activation: ValueActivation) -> Result<(Tensor, Tensor)> {
+pub fn predict(x: &Tensor, weight: &Tensor, bias: &Tensor, activation: ValueActivation) -> Result<Predicted> {
     let (frames, height, width, _) = x.dims4()?;
-    let both = x.apply_op3_no_bwd(weight, bias, &Predict { activation })?;
+    let all = x.apply_op3_no_bwd(weight, bias, &Predict { activation })?;
     let pixels = frames * height * width;
     let values = weight.dim(0)? - 1;
-    Ok((
-        both.narrow(0, 0, pixels * values)?.reshape((frames, height, width, values))?,
-        both.narrow(0, pixels * values, pixels)?.reshape((frames, height, width))?,
-    ))
+    Ok(Predicted {
+        values: all.narrow(0, 0, pixels * values)?.reshape((frames, height, width, values))?,
+        confidence: all.narrow(0, pixels * values, pixels)?.reshape((frames, height, width))?,
+        not_finite: all.narrow(0, pixels * (values + 1), 1)?,
+    })
 }
 
 struct Predict {
@@ -73,10 +85,12 @@ impl CustomOp3 for Predict {
         let mut raw = zeros("predict", &[pixels, outputs])?;
         let finish = cpu::Finish { bias: Some(bias), add: false, activation: crate::linear::Activation::Identity };
         cpu::linear::linear(&mut raw, x, weight, (outputs, channels).into(), finish);
-        let mut y = zeros("predict", &[pixels * outputs])?;
-        let (values, confidences) = y.split_at_mut(pixels * (outputs - 1));
+        let mut y = zeros("predict", &[pixels * outputs + 1])?;
+        let (values, rest) = y.split_at_mut(pixels * (outputs - 1));
+        let (confidences, not_finite) = rest.split_at_mut(pixels);
         cpu::prediction::predict(values, confidences, &raw, self.activation);
-        Ok((CpuStorage::F32(y), (pixels * outputs).into()))
+        not_finite[0] = cpu::prediction::not_finite(values) + cpu::prediction::not_finite(confidences);
+        Ok((CpuStorage::F32(y), (pixels * outputs + 1).into()))
     }
 
     #[cfg(feature = "cuda")]
@@ -96,13 +110,13 @@ impl CustomOp3 for Predict {
             cuda::memory("predict: bias", device, bias, bias_layout)?,
         ];
         let x = cuda::memory("predict: x", device, x, x_layout)?;
-        let (output, y) = cuda::output("predict", device, candle_core::DType::F32, &[pixels, outputs])?;
+        let (output, y) = cuda::output("predict", device, candle_core::DType::F32, &[pixels * outputs + 1])?;
         let sizes = (pixels as u64, cuda::count("predict", channels)?, cuda::count("predict", outputs)?);
         let activation = match self.activation {
             ValueActivation::Exp => 0,
             ValueActivation::InverseLog => 1,
         };
         cuda::operations::predict_pixels(device, y, x, layer, sizes, activation)?;
-        Ok((output, (pixels * outputs).into()))
+        Ok((output, (pixels * outputs + 1).into()))
     }
 }

@@ -278,10 +278,16 @@ fn pictures() {
             for channels in [32, 9] {
                 let (x, cpu_x) = bench.pair(&[1, 21, 17, channels], dtype);
                 let ((w, cpu_w), (b, cpu_b)) = (bench.float(&[outputs, channels]), bench.float(&[outputs]));
-                let (values, confidences) = predict(&x, &w, &b, activation).unwrap();
-                let (cpu_values, cpu_confidences) = predict(&cpu_x, &cpu_w, &cpu_b, activation).unwrap();
-                assert_same(&values, &cpu_values, bar(DType::F32));
-                assert_same(&confidences, &cpu_confidences, bar(DType::F32));
+                let found = predict(&x, &w, &b, activation).unwrap();
+                let expected = predict(&cpu_x, &cpu_w, &cpu_b, activation).unwrap();
+                assert_same(&found.values, &expected.values, bar(DType::F32));
+                assert_same(&found.confidence, &expected.confidence, bar(DType::F32));
+                assert_eq!(found.not_finite.to_vec1::<f32>().unwrap(), [0.0]);
+                // A bias that makes every confidence infinite.
+                let large = Tensor::from_vec(vec![200_f32; outputs], outputs, &Device::Cpu).unwrap();
+                let large = large.to_device(&bench.card).unwrap();
+                let found = predict(&x, &w, &large, activation).unwrap();
+                assert_eq!(found.not_finite.to_vec1::<f32>().unwrap(), [(21 * 17 * outputs) as f32]);
             }
         }
     }

@@ -3,10 +3,11 @@
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
 mod common;
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 use common::{DTYPES, Random, assert_close, assert_error, wide};
 use periplus_kernels::conv::{add_plane, conv2d, conv2d_add, depth_to_space, relu_in_place};
 use periplus_kernels::linear::Activation;
+use periplus_kernels::prediction::{ValueActivation, predict};
 use periplus_kernels::resample::bilinear;
 
 fn reference(x: &Tensor, w: &Tensor, b: Option<&Tensor>, stride: usize, padding: usize) -> (Vec<usize>, Vec<f64>) {
@@ -178,4 +179,17 @@ fn relu_and_planes_work_in_place() {
     assert_error(add_plane(&x, &u, &random.f32(&[3, 5])), &["[3, 5]"]);
     assert_error(relu_in_place(&x.transpose(1, 2).unwrap(), 0), &["contiguous"]);
     assert_error(relu_in_place(&x.to_dtype(DType::BF16).unwrap(), 0), &["BF16"]);
+}
+
+#[test]
+fn predictions_that_are_not_finite_are_counted() {
+    let x = Tensor::new(vec![0.0_f32, 1.0, f32::NAN, 200.0, -200.0, f32::INFINITY], &Device::Cpu).unwrap();
+    let x = x.reshape((1, 2, 3, 1)).unwrap();
+    let (weight, bias) = (Tensor::new(&[[1.0_f32], [0.5]], &Device::Cpu), Tensor::new(&[0.0_f32, 0.0], &Device::Cpu));
+    let found = predict(&x, &weight.unwrap(), &bias.unwrap(), ValueActivation::Exp).unwrap();
+    assert_eq!(found.values.dims(), [1, 2, 3, 1]);
+    // NaN and infinity in value and confidence, exp(200) in the value and exp(100) in the confidence.
+    assert_eq!(found.not_finite.to_vec1::<f32>().unwrap(), [6.0]);
+    let depth = found.values.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    assert_eq!((depth[0], depth[1]), (1.0, 1.0_f32.exp()));
 }

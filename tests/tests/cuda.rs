@@ -7,10 +7,10 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use periplus::device::open_cuda;
+use periplus::device::{open_cuda, queue};
 use periplus::{
-    Config, DType, Device, Engine, FrameOutput, Keyframes, Model, Outputs, Prediction, Session, SessionConfig, Stream,
-    Tensor, Weights,
+    Config, DType, Device, Engine, FrameOutput, Keyframes, Model, Outputs, PassKind, Prediction, Session,
+    SessionConfig, Tensor, Video, VideoState, Weights, Workspace,
 };
 use periplus_tests::{Golden, card, check_keyframes, engine, errors, frames, session, stream};
 
@@ -150,23 +150,29 @@ fn a_stream_has_a_queue_of_its_own() {
     let mut expected = None;
     // Candle's own device has a queue for each thread.
     for device in [&card, &Device::new_cuda(0).unwrap()] {
-        let model = Arc::new(Model::load(&weights, DType::BF16, device).unwrap());
-        let stream = || Stream::new(Arc::clone(&model), settings, Outputs::All).unwrap();
-        let mut streams = [stream(), stream()];
-        assert!(!streams[0].device().same_device(streams[1].device()));
-        for (stream, place) in streams.iter_mut().zip([&Device::Cpu, &card]) {
+        let model = Model::load(&weights, DType::BF16, device).unwrap();
+        let state = || VideoState::new(&model, settings, &queue(model.device()).unwrap()).unwrap();
+        let mut states = [state(), state()];
+        assert!(!states[0].device().same_device(states[1].device()));
+        for (state, place) in states.iter_mut().zip([&Device::Cpu, &card]) {
             let frames = frames.to_device(place).unwrap();
-            let own = stream.device().clone();
+            let own = state.device().clone();
+            let mut workspace = Workspace::new(&own);
             let mut observer = |name: &str, tokens: &Tensor| {
                 assert!(tokens.device().same_device(&own), "{name}");
                 Ok(())
             };
             // Nobody waits, neither for the frames to be there nor, on the thread that asks, for the answer.
-            let push = || stream.push_observed(&frames, true, Some(&mut observer)).unwrap();
-            let Prediction { pose_enc, depth, world_points, .. } =
-                thread::scope(|scope| scope.spawn(push).join().unwrap());
-            let ((depth, confidence), (points, _)) = (depth.unwrap(), world_points.unwrap());
-            let numbers = [pose_enc, depth, confidence, points].map(|part| {
+            let kind = PassKind::Scale(settings.scale_frames);
+            let videos = vec![Video { state, kind }];
+            let push = || {
+                let passes =
+                    model.forward_batch(&mut workspace, &frames, videos, Outputs::All, Some(&mut observer)).unwrap();
+                passes[0].prediction().clone()
+            };
+            let Prediction { pose_enc, depth, world_points } = thread::scope(|scope| scope.spawn(push).join().unwrap());
+            let (depth, points) = (depth.unwrap(), world_points.unwrap());
+            let numbers = [pose_enc, depth.values, depth.confidence, points.values].map(|part| {
                 assert!(part.device().same_device(&own));
                 part.flatten_all().unwrap().to_vec1::<f32>().unwrap()
             });

@@ -6,7 +6,7 @@
 use candle_core::IndexOp;
 use periplus::device::queue;
 use periplus::{CacheError, DType, Retention, Tensor};
-use periplus_cache::{CacheConfig, KvCache, Pass};
+use periplus_cache::{CacheConfig, KvCache, PassKind};
 use periplus_kernels::pages::append;
 use periplus_tests::card;
 
@@ -30,13 +30,13 @@ fn what_is_needed_is_held_where_twice_as_much_does_not_fit() {
     let config = CacheConfig { window: 1, retention: Retention::All, pin_scale_frames: false, special_tokens: ROWS };
     let mut cache = KvCache::new(config, LAYERS, 16, 64, DType::BF16, &device).unwrap();
     let mut push = |frame: usize| {
-        cache.begin(if frame == 0 { Pass::Scale(1) } else { Pass::Keyframe }, ROWS)?;
         let qkv = Tensor::full(frame as f32, (), &device)?.to_dtype(DType::BF16)?.broadcast_as((ROWS, 3, 16, 64))?;
         let qkv = qkv.contiguous()?;
+        let mut pass = cache.begin(if frame == 0 { PassKind::Scale(1) } else { PassKind::Keyframe }, ROWS)?;
         for layer in 0..LAYERS {
-            cache.write(layer, &qkv, |pool, page, qkv, _| append(pool, page, 0, qkv))?;
+            pass.write(layer, &qkv, |pool, page, qkv, _| append(pool, page, 0, qkv))?;
         }
-        cache.commit()?;
+        pass.commit()?;
         Ok(cache.stats().special_pages_in_use)
     };
     let mut held = 0;

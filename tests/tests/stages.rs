@@ -3,11 +3,10 @@
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use periplus_model::checkpoint::Weights;
-use periplus_model::{Model, Outputs, Stream};
+use periplus_model::{Model, Outputs, PassKind, Video, VideoState, Workspace};
 use periplus_tests::{Golden, card, error};
 
 const BOUND: f64 = 1e-5;
@@ -28,21 +27,23 @@ fn every_stage_on(device: &Device, bound: f64) {
     let golden = Golden::open("stages");
     let weights = Weights::synthetic(golden.config.clone(), golden.weights_seed()).unwrap();
     let model = Model::load(&weights, DType::F32, device).unwrap();
-    let mut stream = Stream::new(Arc::new(model), &golden.config.stream, Outputs::All).unwrap();
+    let mut state = VideoState::new(&model, &golden.config.stream, model.device()).unwrap();
+    let mut workspace = Workspace::new(model.device());
     let frames = golden.frames();
     let mut compared = 0;
-    for (step, first, count) in [("scale", 0, 3), ("next", 3, 1)] {
+    for (step, first, kind) in [("scale", 0, PassKind::Scale(3)), ("next", 3, PassKind::Keyframe)] {
         let mut found = HashMap::new();
         let mut observer = |name: &str, tokens: &Tensor| {
             found.insert(name.to_owned(), tokens.copy()?);
             Ok(())
         };
-        let frames = frames.narrow(0, first, count).unwrap();
-        let prediction = stream.push_observed(&frames, true, Some(&mut observer)).unwrap();
-        stream.accept().unwrap();
-        let (depth, confidence) = prediction.depth.unwrap();
-        found.insert("depth".into(), depth);
-        found.insert("depth_conf".into(), confidence);
+        let frames = frames.narrow(0, first, kind.frames()).unwrap();
+        let videos = vec![Video { state: &mut state, kind }];
+        let mut passes =
+            model.forward_batch(&mut workspace, &frames, videos, Outputs::All, Some(&mut observer)).unwrap();
+        let depth = passes.pop().unwrap().accept().unwrap().depth.unwrap();
+        found.insert("depth".into(), depth.values);
+        found.insert("depth_conf".into(), depth.confidence);
         for (name, found) in found {
             let expected = &golden.tensors[&format!("{step}.{name}")];
             assert_eq!(found.dims(), expected.dims(), "{step}.{name}");
@@ -67,35 +68,45 @@ fn a_pass_that_fails_leaves_no_trace_on_a_card() {
     }
 }
 
-/// Wherever a pass fails, the stream goes on as if it had not been: caches of both kinds, retained rows, time.
+/// Wherever a pass fails, the video goes on as if it had not been: caches of both kinds, retained rows, time.
 fn no_trace_on(device: &Device, bound: f64) {
     let golden = Golden::open("stream");
     let weights = Weights::synthetic(golden.config.clone(), golden.weights_seed()).unwrap();
-    let model = Arc::new(Model::load(&weights, DType::F32, device).unwrap());
-    let mut stream = Stream::new(model, &golden.config.stream, Outputs::Poses).unwrap();
+    let model = Model::load(&weights, DType::F32, device).unwrap();
+    let mut state = VideoState::new(&model, &golden.config.stream, model.device()).unwrap();
+    let mut workspace = Workspace::new(model.device());
     let frames = golden.frames();
-    let scale_frames = golden.config.stream.scale_frames;
     let mut poses = Vec::new();
     let mut first = 0;
     while first < frames.dim(0).unwrap() {
-        let count = if first == 0 { scale_frames } else { 1 };
-        let frames = frames.narrow(0, first, count).unwrap();
-        for stage in ["patch_tokens", "frame_blocks.2", "global_blocks.0", "global_blocks.3", "pose_enc"] {
-            for keyframe in [true, false] {
+        let kinds = match first {
+            0 => vec![PassKind::Scale(golden.config.stream.scale_frames)],
+            _ => vec![PassKind::Keyframe, PassKind::Candidate],
+        };
+        let kept = kinds[0];
+        let frames = frames.narrow(0, first, kept.frames()).unwrap();
+        let before = state.record();
+        for kind in kinds {
+            for stage in ["patch_tokens", "frame_blocks.2", "global_blocks.0", "global_blocks.3", "pose_enc"] {
                 let mut observer = |name: &str, _: &Tensor| {
                     let error = || Err(candle_core::Error::Msg("no more".into()));
                     if name == stage { error() } else { Ok(()) }
                 };
-                assert!(stream.push_observed(&frames, keyframe, Some(&mut observer)).is_err(), "{stage}");
-                assert!(stream.accept().is_err(), "{stage}: nothing to keep");
+                let videos = vec![Video { state: &mut state, kind }];
+                let observer = Some(&mut observer as periplus_model::Observer);
+                let passes = model.forward_batch(&mut workspace, &frames, videos, Outputs::Poses, observer);
+                assert!(passes.is_err(), "{stage}");
+                drop(passes);
+                assert_eq!(state.record(), before, "{stage}");
             }
+            // Run in full and dropped leaves no trace either.
+            drop(model.forward(&mut workspace, &frames, Video { state: &mut state, kind }, Outputs::Poses).unwrap());
+            assert_eq!(state.record(), before);
         }
-        // Run in full and not kept is no trace either.
-        stream.push(&frames, false).unwrap();
-        poses.push(stream.push(&frames, true).unwrap().pose_enc);
-        stream.accept().unwrap();
-        assert!(stream.accept().is_err(), "a frame is kept once");
-        first += count;
+        let video = Video { state: &mut state, kind: kept };
+        let pass = model.forward(&mut workspace, &frames, video, Outputs::Poses).unwrap();
+        poses.push(pass.accept().unwrap().pose_enc);
+        first += kept.frames();
     }
     let error = error(&Tensor::cat(&poses, 0).unwrap(), &golden.tensors["pose_enc"]).unwrap();
     assert!(error < bound, "off by {error:.2e}");

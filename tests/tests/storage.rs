@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device};
 use periplus::checkpoint::FloatType;
-use periplus::{Engine, EngineError, Frame, ModelError, Raster, SessionConfig, Viewport, Weights};
+use periplus::{Engine, EngineError, Frame, ModelError, Outputs, Raster, SessionConfig, Viewport, Weights};
 use periplus_tests::Golden;
 
 /// 1e6 is beyond float16 (65504) and well within bfloat16.
@@ -28,26 +28,49 @@ fn weights_beyond_float16_are_named_instead_of_becoming_infinite() {
     assert!(Engine::load(&weights, DType::BF16, &Device::Cpu).is_ok());
 }
 
-/// A damaged checkpoint must not answer with poses that look like outputs.
+/// NaN anywhere in the weights is an error that names the output it reaches. The session stays as it was.
 #[test]
-fn weights_that_are_no_numbers_are_an_error_at_the_first_frame() {
+fn weights_that_are_not_finite_are_an_error_at_the_first_frame() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("damaged.safetensors");
-    let golden = Golden::open("stream");
-    Weights::synthetic(golden.config.clone(), 1).unwrap().write(&path, FloatType::F32).unwrap();
-    let mut bytes = std::fs::read(&path).unwrap();
-    let (header, metadata) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
-    let (start, end) = metadata.info("camera_head.pose_branch.fc2.bias").unwrap().data_offsets;
-    for number in bytes[8 + header + start..8 + header + end].chunks_mut(4) {
-        number.copy_from_slice(&f32::NAN.to_le_bytes());
-    }
-    std::fs::write(&path, bytes).unwrap();
+    let golden = Golden::open("stream-point-head");
+    let frame = || {
+        let pixels = Arc::new(Raster::new(28, 28, vec![[7; 3]; 28 * 28]).unwrap());
+        Frame { number: 0, name: None, timestamp: None, viewport: Viewport::identity(28, 28), pixels }
+    };
+    for (tensor, value, outputs, expected) in [
+        ("aggregator.camera_token", f32::NAN, Outputs::Poses, Some("pose")),
+        ("camera_head.pose_branch.fc2.bias", f32::NAN, Outputs::All, Some("pose")),
+        // The last layer's ReLU gives a field of view of 0, which is a number.
+        ("camera_head.pose_branch.fc2.bias", -1e4, Outputs::Poses, None),
+        ("depth_head.norm.weight", f32::NAN, Outputs::Depth, Some("depth")),
+        ("depth_head.scratch.layer1_rn.weight", f32::NAN, Outputs::Depth, Some("depth")),
+        ("depth_head.scratch.refinenet1.resConfUnit2.conv1.weight", f32::NAN, Outputs::Depth, Some("depth")),
+        ("depth_head.scratch.output_conv2.0.bias", f32::NAN, Outputs::Depth, Some("depth")),
+        ("depth_head.scratch.output_conv2.2.bias", f32::NAN, Outputs::Depth, Some("depth")),
+        // exp of it is infinite.
+        ("depth_head.scratch.output_conv2.2.bias", 1e3, Outputs::Depth, Some("depth")),
+        ("point_head.scratch.output_conv2.2.bias", f32::NAN, Outputs::All, Some("world points")),
+        ("point_head.scratch.output_conv2.2.bias", f32::NAN, Outputs::Depth, None),
+    ] {
+        Weights::synthetic(golden.config.clone(), 1).unwrap().write(&path, FloatType::F32).unwrap();
+        let mut bytes = std::fs::read(&path).unwrap();
+        let (header, metadata) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+        let (start, end) = metadata.info(tensor).unwrap().data_offsets;
+        for stored in bytes[8 + header + start..8 + header + end].chunks_mut(4) {
+            stored.copy_from_slice(&value.to_le_bytes());
+        }
+        std::fs::write(&path, bytes).unwrap();
 
-    let engine = Engine::load(&Weights::open(&path, None).unwrap(), DType::F32, &Device::Cpu).unwrap();
-    let mut session = engine.session(SessionConfig::from(engine.config())).unwrap();
-    let pixels = Arc::new(Raster::new(28, 28, vec![[7; 3]; 28 * 28]).unwrap());
-    let viewport = Viewport::identity(28, 28);
-    session.push(Frame { number: 0, name: None, timestamp: None, viewport, pixels }).unwrap();
-    assert!(matches!(session.finish(), Err(EngineError::NotFinite { index: 0 })));
-    assert_eq!(session.stats().frames, 0);
+        let engine = Engine::load(&Weights::open(&path, None).unwrap(), DType::F32, &Device::Cpu).unwrap();
+        let mut session = engine.session(SessionConfig { outputs, ..engine.config().into() }).unwrap();
+        session.push(frame()).unwrap();
+        match (session.finish(), expected) {
+            (Err(EngineError::NotFinite { index: 0, what }), Some(expected)) => assert_eq!(what, expected, "{tensor}"),
+            (Ok(outputs), None) => assert_eq!(outputs.len(), 1),
+            (found, expected) => panic!("{tensor}: {:?} instead of {expected:?}", found.map(|outputs| outputs.len())),
+        }
+        assert_eq!(session.stats().frames, usize::from(expected.is_none()));
+        assert_eq!(session.stats().keyframes, usize::from(expected.is_none()));
+    }
 }

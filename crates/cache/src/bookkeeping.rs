@@ -65,6 +65,16 @@ pub enum PassKind {
     Candidate,
 }
 
+impl PassKind {
+    /// Frames of the pass.
+    pub fn frames(self) -> usize {
+        match self {
+            Self::Scale(count) => count,
+            Self::Keyframe | Self::Candidate => 1,
+        }
+    }
+}
+
 /// Rows to copy from a frame page to a special page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Retained {
@@ -153,7 +163,8 @@ impl Pages {
         })
     }
 
-    pub(crate) fn frames(&self) -> usize {
+    /// Frames cached since the video began.
+    pub fn frames(&self) -> usize {
         self.frames
     }
 

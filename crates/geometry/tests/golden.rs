@@ -89,7 +89,7 @@ fn displacement_is_that_of_the_reference() {
 }
 
 #[test]
-fn nothing_in_front_of_the_camera_means_no_displacement() {
+fn without_a_valid_depth_the_displacement_is_0() {
     let golden = Golden::load();
     let [here, there] = [0, 1].map(|frame| golden.output(frame).pose_encoding);
     for depth in [0.0, -1.0, f32::NAN] {
@@ -97,4 +97,19 @@ fn nothing_in_front_of_the_camera_means_no_displacement() {
         assert_eq!(displacement(&there, &depth, &here), 0.0);
     }
     assert_eq!(displacement(&there, &Raster::new(0, 0, vec![]).unwrap(), &here), 0.0);
+}
+
+#[test]
+fn a_camera_that_turned_away_from_all_it_saw_has_moved_infinitely_far() {
+    let here = PoseEncoding([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
+    // Half a turn about y.
+    let turned = PoseEncoding([0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0]);
+    let depth = Raster::new(84, 56, vec![2.0; 84 * 56]).unwrap();
+    assert_eq!(displacement(&turned, &depth, &here), f64::INFINITY);
+    assert!(displacement(&here, &depth, &here) < 1e-12);
+    // One valid pixel on the grid is enough to tell.
+    let mut values = vec![f32::NAN; 84 * 56];
+    values[8 * 84 + 16] = 2.0;
+    let depth = Raster::new(84, 56, values).unwrap();
+    assert_eq!(displacement(&turned, &depth, &here), f64::INFINITY);
 }

@@ -1,7 +1,6 @@
 //! Pairs of blocks over all frames: one within each frame, one over the cache.
 
 use candle_core::{IndexOp, Tensor};
-use periplus_cache::KvCache;
 use periplus_kernels::attention::{paged_attention, self_attention};
 use periplus_kernels::rotary::Rotary;
 use periplus_kernels::tokens::{concat, join_channels};
@@ -9,6 +8,7 @@ use periplus_kernels::tokens::{concat, join_channels};
 use crate::ModelError;
 use crate::block::RotaryBlock;
 use crate::config::Config;
+use crate::forward::OpenVideo;
 use crate::layers::Loader;
 use crate::trace::Trace;
 
@@ -39,20 +39,14 @@ impl Aggregator {
         })
     }
 
-    /// Puts the special tokens in front of patches `[frames, patches, channels]`.
+    /// Puts the special tokens in front of patches `[frames, patches, channels]`. `times` has, for each frame, its time in its
+    /// video and the number of scale frames there.
     ///
-    /// Camera and register tokens have a variant for the first frame of a stream, the scale token one for all scale
-    /// frames.
-    pub(crate) fn tokens(
-        &self,
-        patches: &Tensor,
-        first_time: usize,
-        scale_frames: usize,
-    ) -> Result<Tensor, ModelError> {
+    /// Camera and register tokens have a variant for the first frame of a video, the scale token one for all scale frames.
+    pub(crate) fn tokens(&self, patches: &Tensor, times: &[(usize, usize)]) -> Result<Tensor, ModelError> {
         let frames = patches.dim(0)?;
         let mut rows = Vec::with_capacity(4 * frames);
-        for i in 0..frames {
-            let time = first_time + i;
+        for (i, &(time, scale_frames)) in times.iter().enumerate() {
             let (opening, scale) = (usize::from(time >= 1), usize::from(time >= scale_frames));
             rows.push(self.camera_token.i(opening)?);
             rows.push(self.register_token.i(opening)?);
@@ -64,15 +58,14 @@ impl Aggregator {
         Ok(x.reshape((frames, tokens, channels))?)
     }
 
-    /// Runs tokens x `[frames, tokens, channels]` through all pairs, in place, reading and writing the frames that
-    /// `cache` has open. Returns the taps: `[frames, tokens, 2 channels]` each, frame-block and global-block output side by
-    /// side.
+    /// Runs tokens x `[frames, tokens, channels]` through all pairs, in place. Each video's frames are written to its own open
+    /// pass and see what that pass sees. Returns the taps, `[frames, tokens, 2 channels]` each: frame-block and global-block
+    /// output side by side.
     pub(crate) fn forward(
         &self,
         x: &Tensor,
         within_frame: &Rotary,
-        across_frames: &Rotary,
-        cache: &mut KvCache,
+        videos: &mut [OpenVideo],
         trace: &mut Trace,
     ) -> Result<Vec<Tensor>, ModelError> {
         let mut taps = Vec::with_capacity(self.taps.len());
@@ -89,12 +82,17 @@ impl Aggregator {
             let within = if self.taps.contains(&i) { Some(x.copy()?) } else { None };
             {
                 let _span = tracing::trace_span!("global_block", i).entered();
-                let queries = global_block.queries(x, across_frames, cache, i)?;
-                let attended = {
-                    let _span = tracing::trace_span!("global_attention", i).entered();
-                    paged_attention(&queries, cache.pools(i)?, cache.table()?)?
-                };
-                global_block.finish(x, &attended.reshape(x.shape())?)?;
+                let qkv = global_block.qkv_unrotated(x)?;
+                for video in &mut *videos {
+                    let queries = qkv.narrow(0, video.first, video.count)?.flatten(0, 1)?;
+                    global_block.append(&queries, &video.across_frames, &mut video.pages, i)?;
+                    let attended = {
+                        let _span = tracing::trace_span!("global_attention", i).entered();
+                        paged_attention(&queries, video.pages.pools(i)?, video.pages.table())?
+                    };
+                    let x = x.narrow(0, video.first, video.count)?;
+                    global_block.finish(&x, &attended.reshape(x.shape())?)?;
+                }
             }
             trace.note(|| format!("global_blocks.{i}"), x)?;
             if let Some(within) = within {

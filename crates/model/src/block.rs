@@ -1,7 +1,7 @@
 //! The transformer block that patch embedding, aggregator and camera head share.
 
 use candle_core::{IndexOp, Tensor};
-use periplus_cache::KvCache;
+use periplus_cache::OpenPass;
 use periplus_kernels::linear::Activation;
 use periplus_kernels::rotary::{HeadNorms, Rotary, norm_rotate, norm_rotate_append};
 
@@ -83,20 +83,23 @@ impl RotaryBlock {
         Ok(qkv)
     }
 
-    /// As [`RotaryBlock::qkv`], with keys and values in the pages that `cache` has open, and only there: `[frames * tokens, 3,
-    /// heads, head_dim]`, of which the queries count.
-    pub(crate) fn queries(
+    /// As [`Block::qkv`]: queries and keys before their norm and rotation.
+    pub(crate) fn qkv_unrotated(&self, x: &Tensor) -> Result<Tensor, ModelError> {
+        self.block.qkv(x)
+    }
+
+    /// Norms and rotates the queries and keys of qkv `[frames * tokens, 3, heads, head_dim]`. Queries change in place; keys and
+    /// values go to the pages of `pass`, and only there.
+    pub(crate) fn append(
         &self,
-        x: &Tensor,
+        qkv: &Tensor,
         rotary: &Rotary,
-        cache: &mut KvCache,
+        pass: &mut OpenPass,
         layer: usize,
-    ) -> Result<Tensor, ModelError> {
-        let qkv = self.block.qkv(x)?.flatten(0, 1)?;
-        cache.write(layer, &qkv, |pool, page, qkv, frame| {
+    ) -> Result<(), ModelError> {
+        Ok(pass.write(layer, qkv, |pool, page, qkv, frame| {
             norm_rotate_append(qkv, &self.norms(), &rotary.of_frame(frame)?, pool, page)
-        })?;
-        Ok(qkv)
+        })?)
     }
 
     fn norms(&self) -> HeadNorms<'_> {

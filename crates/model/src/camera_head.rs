@@ -1,5 +1,7 @@
 //! From camera tokens to poses, in a few passes of refinement.
 
+use std::collections::HashMap;
+
 use candle_core::{DType, Device, Tensor};
 use periplus_cache::GrowingRows;
 use periplus_kernels::attention::paged_attention;
@@ -28,29 +30,55 @@ pub(crate) struct CameraHead {
     channels: usize,
 }
 
-/// Keys and values of the camera tokens of every cached frame, a store for each pass and block. Nothing is evicted.
-pub(crate) struct CameraCache(Vec<GrowingRows>);
+/// Keys and values of the camera tokens of every cached frame: a store for each pass and block. Nothing is evicted.
+///
+/// Each store has a row for each cached frame, so the key-value cache of the video counts the rows of this one, too.
+pub(crate) struct CameraCache {
+    stores: Vec<GrowingRows>,
+    heads: usize,
+    head_dim: usize,
+    device: Device,
+}
 
 impl CameraCache {
-    /// The last frames' rows become part of the cache.
-    pub(crate) fn keep(&mut self) {
-        self.0.iter_mut().for_each(GrowingRows::keep);
+    fn new(stores: usize, heads: usize, head_dim: usize, device: &Device) -> Result<Self, ModelError> {
+        let store = || GrowingRows::new(heads, head_dim, DType::F32, device);
+        let stores = (0..stores).map(|_| store()).collect::<Result<_, _>>()?;
+        Ok(Self { stores, heads, head_dim, device: device.clone() })
     }
 
-    /// The last frames leave no trace.
-    pub(crate) fn discard(&mut self) {
-        self.0.iter_mut().for_each(GrowingRows::discard);
-    }
-
-    /// Forgets the clip and keeps the memory.
-    pub(crate) fn reset(&mut self) {
-        self.0.iter_mut().for_each(GrowingRows::reset);
+    /// Another one of the same kind, without rows.
+    pub(crate) fn empty(&self) -> Result<Self, ModelError> {
+        Self::new(self.stores.len(), self.heads, self.head_dim, &self.device)
     }
 
     /// Bytes held.
     pub(crate) fn bytes(&self) -> usize {
-        self.0.iter().map(GrowingRows::bytes).sum()
+        self.stores.iter().map(GrowingRows::bytes).sum()
     }
+
+    /// The rows of `frames` cached frames by name, `camera.STORE`: `[1, 2, frames, heads, head_dim]`.
+    pub(crate) fn tensors(&self, frames: usize) -> Result<Vec<(String, Tensor)>, ModelError> {
+        let named = |(i, store): (usize, &GrowingRows)| Ok(store.rows(frames)?.map(|rows| (name(i), rows)));
+        self.stores.iter().enumerate().filter_map(|store| named(store).transpose()).collect()
+    }
+
+    /// Takes the saved rows of `frames` cached frames.
+    pub(crate) fn restore(&mut self, frames: usize, tensors: &HashMap<String, Tensor>) -> Result<(), ModelError> {
+        for (i, store) in self.stores.iter_mut().enumerate() {
+            let saved = tensors.get(&name(i)).filter(|_| frames > 0);
+            if saved.map_or(0, |rows| rows.dims().get(2).copied().unwrap_or(0)) != frames {
+                return Err(periplus_cache::Error::Snapshot("the camera cache has another number of frames").into());
+            }
+            store.restore(saved)?;
+        }
+        Ok(())
+    }
+}
+
+/// The name of a store in a snapshot.
+fn name(store: usize) -> String {
+    format!("camera.{store}")
 }
 
 /// Numbers of a pose encoding.
@@ -80,21 +108,24 @@ impl CameraHead {
         })
     }
 
-    /// Empty stores for `iterations` passes.
+    /// Creates the cache for `iterations` passes.
     pub(crate) fn cache(&self, iterations: usize, device: &Device) -> Result<CameraCache, ModelError> {
-        let store = || GrowingRows::new(self.heads, self.channels / self.heads, DType::F32, device);
-        Ok(CameraCache((0..iterations * self.trunk.len()).map(|_| store()).collect::<Result<_, _>>()?))
+        CameraCache::new(iterations * self.trunk.len(), self.heads, self.channels / self.heads, device)
     }
 
-    /// tokens `[frames, 2 channels]` (camera token of the last tap) -> pose encodings `[frames, 9]`.
-    ///
-    /// The frames' rows stay provisional in `cache` until it is told to keep or discard them.
-    pub(crate) fn forward(&self, tokens: &Tensor, cache: &mut CameraCache) -> Result<Tensor, ModelError> {
+    /// tokens `[frames, 2 channels]` (camera token of the last tap) -> pose encodings `[frames, 9]`. The frames come after
+    /// `cached` others, whose rows are in `cache`.
+    pub(crate) fn forward(
+        &self,
+        tokens: &Tensor,
+        cached: usize,
+        cache: &mut CameraCache,
+    ) -> Result<Tensor, ModelError> {
         let base = self.token_norm.forward(tokens)?;
         let normed = self.adaptive_norm.forward(&base)?;
         let frames = base.dim(0)?;
         let pose = Tensor::zeros((frames, POSE), DType::F32, base.device())?;
-        for (pass, stores) in cache.0.chunks_mut(self.trunk.len()).enumerate() {
+        for (pass, stores) in cache.stores.chunks_mut(self.trunk.len()).enumerate() {
             let given =
                 if pass == 0 { concat(&vec![self.empty_pose.clone(); frames], base.device())? } else { pose.clone() };
             let embedded = self.embed_pose.forward(&given, Activation::Silu)?;
@@ -102,7 +133,7 @@ impl CameraHead {
             let x = modulate(&base, &normed, &modulation)?.unsqueeze(0)?;
             for (block, store) in self.trunk.iter().zip(stores) {
                 let qkv = block.qkv(&x)?.squeeze(0)?;
-                store.append(&qkv)?;
+                store.append(cached, &qkv)?;
                 let attended = paged_attention(&qkv, store.pools()?, store.table())?;
                 block.finish(&x, &attended.unsqueeze(0)?)?;
             }

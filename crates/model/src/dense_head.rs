@@ -3,14 +3,14 @@
 use candle_core::{D, Device, Tensor};
 use periplus_kernels::conv::{add_plane, conv2d, conv2d_add, depth_to_space, relu_in_place};
 use periplus_kernels::linear::Activation;
-use periplus_kernels::prediction::{ValueActivation, predict};
+use periplus_kernels::prediction::{Predicted, ValueActivation, predict};
 use periplus_kernels::resample::{bilinear, bilinear_add};
 use periplus_kernels::tokens::concat;
 
-use crate::ModelError;
 use crate::config::Config;
 use crate::layers::{LayerNorm, Linear, Loader};
 use crate::position::Grid;
+use crate::{DenseOutput, ModelError};
 
 /// A convolution over channels-last pictures.
 struct Conv {
@@ -140,16 +140,22 @@ impl DenseHead {
         })
     }
 
-    /// taps `[frames, tokens, 2 channels]`, planes as [`DenseHead::planes`] of their grid makes them -> values `[frames,
-    /// height, width, n]` and confidences `[frames, height, width]`, n = 1 for depth and 3 for points.
+    /// taps `[frames, tokens, 2 channels]`, planes as [`DenseHead::planes`] makes them for their grid -> values `[frames,
+    /// height, width, n]` and confidences, n = 1 for depth and 3 for points.
     ///
     /// One frame at a time: at full resolution a frame's features are many times its tokens.
-    pub(crate) fn forward(&self, taps: &[Tensor], grid: Grid, planes: &Planes) -> Result<(Tensor, Tensor), ModelError> {
+    pub(crate) fn forward(&self, taps: &[Tensor], grid: Grid, planes: &Planes) -> Result<DenseOutput, ModelError> {
         let tap = taps.first().ok_or_else(|| candle_core::Error::Msg("the dense head has no taps".into()))?;
-        let outputs =
+        let frames =
             (0..tap.dim(0)?).map(|frame| self.frame(taps, frame, grid, planes)).collect::<Result<Vec<_>, _>>()?;
-        let (values, confidences): (Vec<_>, Vec<_>) = outputs.into_iter().unzip();
-        Ok((concat(&values, tap.device())?, concat(&confidences, tap.device())?))
+        let joined = |part: fn(&Predicted) -> &Tensor| {
+            concat(&frames.iter().map(|frame| part(frame).clone()).collect::<Vec<_>>(), tap.device())
+        };
+        Ok(DenseOutput {
+            values: joined(|frame| &frame.values)?,
+            confidence: joined(|frame| &frame.confidence)?,
+            not_finite: joined(|frame| &frame.not_finite)?,
+        })
     }
 
     /// The embeddings of places that pictures of `grid` ask for.
@@ -165,13 +171,7 @@ impl DenseHead {
     }
 
     /// Values and confidences of one frame.
-    fn frame(
-        &self,
-        taps: &[Tensor],
-        frame: usize,
-        grid: Grid,
-        planes: &Planes,
-    ) -> Result<(Tensor, Tensor), ModelError> {
+    fn frame(&self, taps: &[Tensor], frame: usize, grid: Grid, planes: &Planes) -> Result<Predicted, ModelError> {
         let (height, width) = (grid.rows * self.patch, grid.cols * self.patch);
         let mut levels = Vec::with_capacity(taps.len());
         for (i, tap) in taps.iter().enumerate() {

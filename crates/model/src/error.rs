@@ -48,9 +48,22 @@ pub enum ModelError {
         /// Width x height of the frame.
         found: String,
     },
-    /// Frames pushed in the wrong number.
-    #[error("after the scale frames a stream takes one frame at a time, not {0}")]
-    FrameCount(usize),
+    /// Another number of frames than the passes of the batch take.
+    #[error("these videos take {expected} frames together, but {found} were given")]
+    FrameCount {
+        /// Frames that the passes take.
+        expected: usize,
+        /// Frames given.
+        found: usize,
+    },
+    /// A state made for another model.
+    #[error("the state of this video belongs to another model: make a new one for each model")]
+    OtherModel,
+    /// A state on another device or CUDA stream than the workspace.
+    #[error(
+        "the state of this video is on another device or CUDA stream than the workspace: a batch needs one for all"
+    )]
+    OtherStream,
     /// A number type that no weights are stored in.
     #[error("weights are stored in f32, bf16 or f16, not in {0:?}")]
     DType(candle_core::DType),

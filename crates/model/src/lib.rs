@@ -1,6 +1,6 @@
 //! The LingBot-Map network: weights and frames in, tensors out.
 //!
-//! A frame goes through [`Stream::push`]: patch embedding, pairs of blocks over the key-value cache, camera head, dense
+//! A frame goes through [`Model::forward`]: patch embedding, pairs of blocks over the key-value cache, camera head, dense
 //! heads. Module names follow the tensor names of the checkpoint, so that a tensor leads to its code.
 
 mod aggregator;
@@ -10,17 +10,26 @@ pub mod checkpoint;
 pub mod config;
 mod dense_head;
 mod error;
+mod forward;
 mod layers;
+mod outputs;
 mod patch_embed;
 mod position;
-mod stream;
+mod state;
 mod trace;
+mod workspace;
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use candle_core::{DType, Device};
 
 pub use error::ModelError;
-pub use stream::{Outputs, Prediction, Stream};
+pub use forward::{Pass, Video};
+pub use outputs::{DenseOutput, Outputs, Prediction};
+pub use periplus_cache::PassKind;
+pub use state::{VideoRecord, VideoState};
 pub use trace::Observer;
+pub use workspace::Workspace;
 
 use aggregator::Aggregator;
 use camera_head::CameraHead;
@@ -33,8 +42,10 @@ use periplus_kernels::attention::has_kernel;
 use periplus_kernels::device::{enter, main_memory_holds, usable_queue};
 use periplus_kernels::prediction::ValueActivation;
 
-/// The network with its weights. Immutable: any number of streams and threads may share it.
+/// The network with its weights. Immutable: any number of videos and threads may share it.
 pub struct Model {
+    /// Tells models of a process apart.
+    id: u64,
     config: Config,
     patch_embed: PatchEmbed,
     aggregator: Aggregator,
@@ -68,6 +79,7 @@ impl Model {
             if device.is_cuda() && dtype != DType::F32 { root.stored_in(DType::F16) } else { heads.clone() };
         let dense = |name, activation| DenseHead::load(&dense_heads.pp(name), &config, activation);
         let model = Self {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             patch_embed: PatchEmbed::load(&root.pp("aggregator.patch_embed"), &config)?,
             aggregator: Aggregator::load(&root.pp("aggregator"), &config)?,
             camera_head: CameraHead::load(&heads.pp("camera_head"), &config)?,
@@ -77,7 +89,7 @@ impl Model {
             dtype,
             device: device.clone(),
         };
-        // Each stream reads them from a queue of its own.
+        // Each video reads them in its own CUDA stream.
         device.synchronize()?;
         Ok(model)
     }
@@ -92,11 +104,14 @@ impl Model {
         self.dtype
     }
 
-    /// Where the weights are. On a card streams compute in queues of their own, see [`Stream::device`].
+    /// Where the weights are. On a GPU, videos may compute in CUDA streams of their own, see [`VideoState::device`].
     pub fn device(&self) -> &Device {
         &self.device
     }
 }
+
+/// Identifiers of models.
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
 /// That the trunk can be stored as `dtype` and `device` has kernels for all heads.
 fn check(config: &Config, dtype: DType, device: &Device) -> Result<(), ModelError> {

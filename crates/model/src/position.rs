@@ -6,7 +6,7 @@ use periplus_kernels::rotary::{Pairing, Rotary};
 use crate::ModelError;
 
 /// The grid of patches of one frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Grid {
     pub(crate) rows: usize,
     pub(crate) cols: usize,

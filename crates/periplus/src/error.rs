@@ -61,11 +61,13 @@ pub enum EngineError {
         /// Height of this one.
         height: usize,
     },
-    /// A pose that is not a number: weights that are damaged, or too large for the type they are stored in.
-    #[error("the output for frame {index} is not a number: the checkpoint is damaged, or needs float32")]
+    /// An output that is NaN or infinite: the weights are damaged, or too large for the dtype they are stored in.
+    #[error("the {what} of frame {index} is not a finite number: the checkpoint is damaged, or needs float32")]
     NotFinite {
         /// Number of the frame in the stream.
         index: usize,
+        /// Which output.
+        what: &'static str,
     },
     /// A setting of the session that cannot be.
     #[error("{0}")]

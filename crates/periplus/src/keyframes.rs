@@ -28,7 +28,7 @@ pub enum Keyframes {
 
 impl Keyframes {
     /// # Errors
-    /// The name of what cannot be.
+    /// Which setting is invalid.
     pub(crate) fn check(self, outputs: Outputs) -> Result<(), &'static str> {
         match self {
             Self::Every(0) => Err("the keyframe interval must be at least 1"),
@@ -127,5 +127,18 @@ mod tests {
             })
             .collect();
         assert_eq!(kept, [true, false, false, true, false, false, true]);
+    }
+
+    #[test]
+    fn a_jump_to_where_nothing_is_known_makes_a_keyframe() {
+        let here = PoseEncoding([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
+        let turned = PoseEncoding([0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0]);
+        let ones = Raster::new(16, 16, vec![1.0; 256]).unwrap();
+        let map = DepthMap { depth: ones.clone(), confidence: ones };
+        let rule = Keyframes::ByMotion { pixels: 1e6, max_gap: 1000 };
+        let mut history = KeyframeHistory::after_scale_frames(here);
+        history.record(true, here);
+        assert!(!history.decide(rule, &here, Some(&map)));
+        assert!(history.decide(rule, &turned, Some(&map)));
     }
 }

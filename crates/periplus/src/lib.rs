@@ -27,6 +27,7 @@
 mod engine;
 mod error;
 mod keyframes;
+mod network;
 mod session;
 
 pub use candle_core::{DType, Device, Tensor};
@@ -40,7 +41,10 @@ pub use periplus_kernels as kernels;
 pub use periplus_kernels::device;
 pub use periplus_model::checkpoint::Weights;
 pub use periplus_model::config::{Config, StreamSettings};
-pub use periplus_model::{Model, ModelError, Outputs, Prediction, Stream, checkpoint, config};
+pub use periplus_model::{
+    DenseOutput, Model, ModelError, Outputs, Pass, PassKind, Prediction, Video, VideoRecord, VideoState, Workspace,
+    checkpoint, config,
+};
 
 pub use engine::{Engine, preprocess};
 pub use error::EngineError;

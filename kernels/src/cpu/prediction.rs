@@ -1,4 +1,4 @@
-//! Values and confidences of pixels.
+//! The last layer of a dense head on the CPU.
 
 use crate::prediction::ValueActivation;
 use rayon::prelude::*;
@@ -25,4 +25,9 @@ pub(crate) fn predict(values: &mut [f32], confidences: &mut [f32], raw: &[f32], 
             },
         );
     }
+}
+
+/// How many values are NaN or infinite.
+pub(crate) fn not_finite(values: &[f32]) -> f32 {
+    values.par_iter().with_min_len(4096).filter(|value| !value.is_finite()).count() as f32
 }
