@@ -2,7 +2,7 @@
 // the products of a warpgroup (wgmma).
 #pragma once
 #include "driver.cuh"
-#include "element.h"
+#include "dtype.h"
 #include "instructions.cuh"
 
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -91,16 +91,16 @@ inline decltype(cuTensorMapEncodeTiled) *tiled_encoder() {
     return encode;
 }
 
-inline CUtensorMapDataType tensor_map_type(ElementType type) {
-    return type == ELEMENT_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+inline CUtensorMapDataType tensor_map_type(DType dtype) {
+    return dtype == DTYPE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
 }
 // Tensor of 16-bit numbers for copies of `box`, whose rows are 128 bytes; strides in elements, of the second dimension on.
-inline bool encode_tiled(CUtensorMap *map, ElementType type, const void *data, int rank, const cuuint64_t *dims,
+inline bool encode_tiled(CUtensorMap *map, DType dtype, const void *data, int rank, const cuuint64_t *dims,
                          const int64_t *strides, const cuuint32_t *box) {
     cuuint64_t bytes[4];
     for (int i = 0; i < rank - 1; i++) bytes[i] = (cuuint64_t)strides[i] * 2;
     const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
-    return tiled_encoder()(map, tensor_map_type(type), rank, const_cast<void *>(data), dims, bytes, box, steps,
+    return tiled_encoder()(map, tensor_map_type(dtype), rank, const_cast<void *>(data), dims, bytes, box, steps,
                            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }

@@ -1,7 +1,7 @@
 // What a test compares with the descriptions as Rust declares them: the size of each, then where its fields lie.
 #include "operations.h"
 #include "paged_attention.h"
-#include "product.h"
+#include "gemm.h"
 #include <stddef.h>
 
 namespace {
@@ -14,23 +14,23 @@ const uint64_t layouts_of_all[] = {
     AT(PagedAttention, output), AT(PagedAttention, frames), AT(PagedAttention, special), AT(PagedAttention, table),
     AT(PagedAttention, frame_pages), AT(PagedAttention, special_pages), AT(PagedAttention, last_rows),
     AT(PagedAttention, batch), AT(PagedAttention, tokens), AT(PagedAttention, heads), AT(PagedAttention, head_dim),
-    AT(PagedAttention, page_size), AT(PagedAttention, scale), AT(PagedAttention, type), AT(PagedAttention, block_queries),
+    AT(PagedAttention, page_size), AT(PagedAttention, scale), AT(PagedAttention, dtype), AT(PagedAttention, block_queries),
     AT(PagedAttention, whole), AT(PagedAttention, splits), AT(PagedAttention, workspace),
 
-    sizeof(Product), AT(Product, x), AT(Product, weight), AT(Product, bias), AT(Product, y), AT(Product, frames),
-    AT(Product, height), AT(Product, width), AT(Product, inputs), AT(Product, outputs), AT(Product, kernel),
-    AT(Product, stride), AT(Product, padding), AT(Product, type), AT(Product, output), AT(Product, activation),
-    AT(Product, add),
+    sizeof(Gemm), AT(Gemm, x), AT(Gemm, weight), AT(Gemm, bias), AT(Gemm, y), AT(Gemm, frames),
+    AT(Gemm, height), AT(Gemm, width), AT(Gemm, inputs), AT(Gemm, outputs), AT(Gemm, kernel),
+    AT(Gemm, stride), AT(Gemm, padding), AT(Gemm, dtype), AT(Gemm, output), AT(Gemm, activation),
+    AT(Gemm, add),
 
     sizeof(NormRotate), AT(NormRotate, qkv), AT(NormRotate, norms), AT(NormRotate, cosines), AT(NormRotate, sines),
     AT(NormRotate, times), AT(NormRotate, time_pairs), AT(NormRotate, pairing), AT(NormRotate, keys),
     AT(NormRotate, value_offset), AT(NormRotate, tokens), AT(NormRotate, period), AT(NormRotate, heads),
-    AT(NormRotate, head_dim), AT(NormRotate, eps), AT(NormRotate, type),
+    AT(NormRotate, head_dim), AT(NormRotate, eps), AT(NormRotate, dtype),
 
     sizeof(Bilinear), AT(Bilinear, y), AT(Bilinear, x), AT(Bilinear, frames), AT(Bilinear, height), AT(Bilinear, width),
-    AT(Bilinear, x_height), AT(Bilinear, x_width), AT(Bilinear, channels), AT(Bilinear, type), AT(Bilinear, add)};
+    AT(Bilinear, x_height), AT(Bilinear, x_width), AT(Bilinear, channels), AT(Bilinear, dtype), AT(Bilinear, add)};
 } // namespace
 
-uint64_t layouts(uint64_t number) {
+uint64_t periplus_layouts(uint64_t number) {
     return number < sizeof layouts_of_all / sizeof *layouts_of_all ? layouts_of_all[number] : ~0ull;
 }

@@ -1,6 +1,6 @@
 // LayerNorm over the last dimension: a block a row, which it holds in registers when it fits.
 #include "early_launch.cuh"
-#include "numbers.cuh"
+#include "elements.cuh"
 #include "operations.h"
 
 namespace {
@@ -64,10 +64,10 @@ __global__ void __launch_bounds__(THREADS) norm_of_any_size(T *y, const float *x
 }
 } // namespace
 
-cudaError_t layer_norm(void *y, ElementType type, const float *x, const float *weight, const float *bias, uint64_t rows,
+cudaError_t periplus_layer_norm(void *y, DType dtype, const float *x, const float *weight, const float *bias, uint64_t rows,
                        uint32_t channels, float eps, cudaStream_t stream) {
     if (rows == 0 || channels == 0) return cudaSuccess;
-    return with_element(type, [&](auto number) {
+    return with_dtype(dtype, [&](auto number) {
         using T = decltype(number);
         const bool vectors = channels % 4 == 0 && aligned(x) && aligned(y) && aligned(weight) && aligned(bias);
         const uint32_t warps = (channels + 4 * LANES - 1) / (4 * LANES);

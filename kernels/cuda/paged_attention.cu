@@ -5,7 +5,7 @@
 // shared memory: one is copied (cp.async) while the other is worked on.
 #include "early_launch.cuh"
 #include "key_tiles.cuh"
-#include "numbers.cuh"
+#include "elements.cuh"
 #include "shared_memory.cuh"
 
 namespace {
@@ -342,7 +342,7 @@ cudaError_t launch(size_t bytes, uint32_t queries, const PagedAttention *a, cuda
     const uint32_t blocks = grid_of(a, queries);
     if (blocks == 0) return cudaErrorInvalidValue;
     error = launch_early(kernel, dim3(blocks), THREADS, bytes, stream, *a);
-    return error != cudaSuccess || a->splits == 1 ? error : paged_attention_merge(a, stream);
+    return error != cudaSuccess || a->splits == 1 ? error : periplus_paged_attention_merge(a, stream);
 }
 template <typename T, int DIM> cudaError_t launch_16(const PagedAttention *a, cudaStream_t stream) {
     return launch<kernel_16<T, DIM>>(sizeof(Shared16<T, DIM>), QUERIES_16, a, stream);
@@ -363,31 +363,31 @@ template <int DIM> cudaError_t launch_32(const PagedAttention *a, cudaStream_t s
 }
 } // namespace
 
-extern "C" void paged_attention_plan(PagedAttention *a, uint32_t multiprocessors) {
-    const bool wide = a->type == ELEMENT_F32;
+extern "C" void periplus_paged_attention_plan(PagedAttention *a, uint32_t multiprocessors) {
+    const bool wide = a->dtype == DTYPE_F32;
     const uint32_t queries = wide ? WARPS * queries_a_warp_32(a) : QUERIES_16;
     // Two blocks a multiprocessor. A block's start costs about two tiles, the merge's launch eight.
     plan(a, queries, tiles_of(a, wide ? TILE_32 : TILE_16), 2 * (uint64_t)multiprocessors, 2, 8);
 }
 
-extern "C" uint64_t paged_attention_workspace(const PagedAttention *a) {
+extern "C" uint64_t periplus_paged_attention_workspace(const PagedAttention *a) {
     return a->splits > 1 ? a->splits * Parts::rows(*a) * (a->head_dim + 2) : 0;
 }
 
-extern "C" cudaError_t paged_attention_merge(const PagedAttention *a, cudaStream_t stream) {
+extern "C" cudaError_t periplus_paged_attention_merge(const PagedAttention *a, cudaStream_t stream) {
     const dim3 blocks((uint32_t)((Parts::rows(*a) + WARPS - 1) / WARPS));
-    return with_element(a->type, [&](auto number) {
+    return with_dtype(a->dtype, [&](auto number) {
         return launch_early(merge_kernel<decltype(number)>, blocks, THREADS, 0, stream, *a);
     });
 }
 
-extern "C" cudaError_t paged_attention(const PagedAttention *a, cudaStream_t stream) {
+extern "C" cudaError_t periplus_paged_attention(const PagedAttention *a, cudaStream_t stream) {
     if (a->page_size == 0) return cudaErrorInvalidValue;
     if (a->batch == 0 || a->tokens == 0 || a->heads == 0) return cudaSuccess;
-    switch (a->type) {
-    case ELEMENT_BF16: return launch_16<__nv_bfloat16>(a, stream);
-    case ELEMENT_F16: return launch_16<__half>(a, stream);
-    case ELEMENT_F32: break;
+    switch (a->dtype) {
+    case DTYPE_BF16: return launch_16<__nv_bfloat16>(a, stream);
+    case DTYPE_F16: return launch_16<__half>(a, stream);
+    case DTYPE_F32: break;
     default: return cudaErrorInvalidValue;
     }
     switch (a->head_dim) {

@@ -4,7 +4,7 @@
 // special pool. Every page of the list is full but the last one, of which `last_rows` rows count. What lies past them
 // is never read, so it may be anything. Nothing else is masked.
 #pragma once
-#include "element.h"
+#include "dtype.h"
 #include <cuda_runtime_api.h>
 #include <stdint.h>
 
@@ -36,29 +36,29 @@ typedef struct {
     uint32_t frame_pages, special_pages, last_rows;
     uint32_t batch, tokens, heads, head_dim, page_size;  // tokens: queries of a group
     float scale;
-    ElementType type;    // of queries, keys, values and output; products and sums are float32
+    DType dtype;    // of queries, keys, values and output; products and sums are float32
     // The plan: how the work is cut into thread blocks, each of `block_queries` queries of one head. The first `whole` of them
     // see all their keys; each of the others is shared by `splits` blocks, a part of the key list for each. 1 needs no workspace.
     uint32_t block_queries, whole, splits;
-    float *workspace;      // paged_attention_workspace() floats, 16-byte aligned
+    float *workspace;      // periplus_paged_attention_workspace() floats, 16-byte aligned
 } PagedAttention;
 
 // Sets the plan to what fills `multiprocessors` best, for the kernel that the name says.
-void paged_attention_plan(PagedAttention *attention, uint32_t multiprocessors);
-void paged_attention_hopper_plan(PagedAttention *attention, uint32_t multiprocessors);
+void periplus_paged_attention_plan(PagedAttention *attention, uint32_t multiprocessors);
+void periplus_paged_attention_hopper_plan(PagedAttention *attention, uint32_t multiprocessors);
 
 // Floats of workspace that a plan needs.
-uint64_t paged_attention_workspace(const PagedAttention *attention);
+uint64_t periplus_paged_attention_workspace(const PagedAttention *attention);
 
 // Compute capability 8.0 and up; head_dim 32 (float32 only), 64 or 128. Pointers and strides in bytes are multiples of 16.
 // cudaErrorInvalidValue: a shape that has no kernel.
-cudaError_t paged_attention(const PagedAttention *attention, cudaStream_t stream);
+cudaError_t periplus_paged_attention(const PagedAttention *attention, cudaStream_t stream);
 
 // Compute capability 9.0 only; 16 bits, head_dim 64; otherwise as above.
-cudaError_t paged_attention_hopper(const PagedAttention *attention, cudaStream_t stream);
+cudaError_t periplus_paged_attention_hopper(const PagedAttention *attention, cudaStream_t stream);
 
 // Puts the parts in the workspace together: the last step of both when there is more than one.
-cudaError_t paged_attention_merge(const PagedAttention *attention, cudaStream_t stream);
+cudaError_t periplus_paged_attention_merge(const PagedAttention *attention, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -372,15 +372,15 @@ attention_kernel(const __grid_constant__ CUtensorMap query_map, const __grid_con
 }
 
 // Tensor of 16-bit numbers in boxes of [1, .., rows, 1 head, 64]; strides in elements, from the heads on.
-bool encode(CUtensorMap *map, ElementType type, const void *data, int rank, const cuuint64_t *dims, const int64_t *strides,
+bool encode(CUtensorMap *map, DType dtype, const void *data, int rank, const cuuint64_t *dims, const int64_t *strides,
             uint32_t rows) {
     const cuuint32_t box[5] = {DIM, 1, rows, 1, 1};
-    return encode_tiled(map, type, data, rank, dims, strides, box);
+    return encode_tiled(map, dtype, data, rank, dims, strides, box);
 }
 bool encode_pool(CUtensorMap *map, const PagedAttention *a, const PagePool &pool, uint32_t tile) {
     const cuuint64_t dims[5] = {DIM, a->heads, a->page_size, 2, pool.pages};
     const int64_t strides[4] = {DIM, pool.row_stride, pool.value_offset, pool.page_stride};
-    return encode(map, a->type, pool.keys, 5, dims, strides, tile);
+    return encode(map, a->dtype, pool.keys, 5, dims, strides, tile);
 }
 
 uint32_t tile_for(const PagedAttention *a) {
@@ -392,7 +392,7 @@ template <typename T, int TILE> cudaError_t launch(const PagedAttention *a, cuda
     CUtensorMap query_map, frame_map, special_map;
     const cuuint64_t dims[4] = {DIM, a->heads, a->tokens, a->batch};
     const int64_t strides[3] = {DIM, a->query_stride, a->group_stride};
-    if (!encode(&query_map, a->type, a->queries, 4, dims, strides, 64)) return cudaErrorInvalidValue;
+    if (!encode(&query_map, a->dtype, a->queries, 4, dims, strides, 64)) return cudaErrorInvalidValue;
     // A list may do without one of the pools; its map is then never used.
     const PagePool &frames = a->frames.pages ? a->frames : a->special;
     const PagePool &special = a->special.pages ? a->special : a->frames;
@@ -404,25 +404,25 @@ template <typename T, int TILE> cudaError_t launch(const PagedAttention *a, cuda
     const uint32_t blocks = grid_of(a, QUERIES);
     if (blocks == 0) return cudaErrorInvalidValue;
     error = launch_early(attention_kernel<T, TILE>, dim3(blocks), THREADS, bytes, stream, query_map, frame_map, special_map, *a);
-    return error != cudaSuccess || a->splits == 1 ? error : paged_attention_merge(a, stream);
+    return error != cudaSuccess || a->splits == 1 ? error : periplus_paged_attention_merge(a, stream);
 }
 template <typename T> cudaError_t launch(const PagedAttention *a, cudaStream_t stream) {
     return tile_for(a) == TILES[0] ? launch<T, TILES[0]>(a, stream) : launch<T, TILES[1]>(a, stream);
 }
 } // namespace
 
-extern "C" void paged_attention_hopper_plan(PagedAttention *a, uint32_t multiprocessors) {
+extern "C" void periplus_paged_attention_hopper_plan(PagedAttention *a, uint32_t multiprocessors) {
     // A tile takes 0.8 us; a block's start and end about three of them, the merge's launch six.
     plan(a, QUERIES, tiles_of(a, tile_for(a)), multiprocessors, 3, 6);
 }
 
-extern "C" cudaError_t paged_attention_hopper(const PagedAttention *a, cudaStream_t stream) {
+extern "C" cudaError_t periplus_paged_attention_hopper(const PagedAttention *a, cudaStream_t stream) {
     if (!tiled_encoder()) return cudaErrorNotSupported;
     if (a->head_dim != DIM || a->page_size == 0) return cudaErrorInvalidValue;
     if (a->batch == 0 || a->tokens == 0 || a->heads == 0) return cudaSuccess;
-    switch (a->type) {
-    case ELEMENT_BF16: return launch<__nv_bfloat16>(a, stream);
-    case ELEMENT_F16: return launch<__half>(a, stream);
+    switch (a->dtype) {
+    case DTYPE_BF16: return launch<__nv_bfloat16>(a, stream);
+    case DTYPE_F16: return launch<__half>(a, stream);
     default: return cudaErrorInvalidValue;
     }
 }

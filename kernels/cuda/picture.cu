@@ -1,6 +1,6 @@
 // What pictures [frames, height, width, channels] go through between convolutions, and their way in and out.
 #include "early_launch.cuh"
-#include "numbers.cuh"
+#include "elements.cuh"
 #include "operations.h"
 
 namespace {
@@ -175,11 +175,11 @@ __global__ void __launch_bounds__(THREADS) predict_pixel(float *y, const T *x, c
 }
 } // namespace
 
-cudaError_t patches(void *y, ElementType type, const uint8_t *x, const float *scale, const float *shift, uint32_t frames,
+cudaError_t periplus_patches(void *y, DType dtype, const uint8_t *x, const float *scale, const float *shift, uint32_t frames,
                     uint32_t rows, uint32_t columns, uint32_t patch, cudaStream_t stream) {
     const uint64_t count = (uint64_t)frames * rows * columns * patch * patch * 3;
     if (count == 0) return cudaSuccess;
-    return with_element(type, [&](auto number) {
+    return with_dtype(dtype, [&](auto number) {
         using T = decltype(number);
         cut_patches<<<blocks_for(count, THREADS), THREADS, 0, stream>>>((T *)y, x, scale, shift, count, rows, columns,
                                                                          patch);
@@ -187,7 +187,7 @@ cudaError_t patches(void *y, ElementType type, const uint8_t *x, const float *sc
     });
 }
 
-cudaError_t join_channels(uint32_t *y, const uint32_t *a, const uint32_t *b, uint64_t rows, uint32_t a_channels,
+cudaError_t periplus_join_channels(uint32_t *y, const uint32_t *a, const uint32_t *b, uint64_t rows, uint32_t a_channels,
                           uint32_t b_channels, cudaStream_t stream) {
     const uint64_t count = rows * ((uint64_t)a_channels + b_channels);
     if (count == 0) return cudaSuccess;
@@ -199,7 +199,7 @@ cudaError_t join_channels(uint32_t *y, const uint32_t *a, const uint32_t *b, uin
     return cudaGetLastError();
 }
 
-cudaError_t modulate(float *y, const float *x, const float *normed, const float *modulation, uint64_t rows,
+cudaError_t periplus_modulate(float *y, const float *x, const float *normed, const float *modulation, uint64_t rows,
                      uint32_t channels, cudaStream_t stream) {
     const uint64_t count = rows * channels;
     if (count == 0) return cudaSuccess;
@@ -207,10 +207,10 @@ cudaError_t modulate(float *y, const float *x, const float *normed, const float 
                         channels);
 }
 
-cudaError_t relu(void *x, ElementType type, uint64_t rows, uint32_t channels, uint32_t first, cudaStream_t stream) {
+cudaError_t periplus_relu(void *x, DType dtype, uint64_t rows, uint32_t channels, uint32_t first, cudaStream_t stream) {
     const uint64_t count = rows * channels;
     if (count == 0) return cudaSuccess;
-    return with_element(type, [&](auto number) {
+    return with_dtype(dtype, [&](auto number) {
         using T = decltype(number);
         if (first == 0 && count % 8 == 0 && aligned(x))
             relu_all<<<blocks_for(count / 8, THREADS), THREADS, 0, stream>>>((T *)x, count / 8);
@@ -220,7 +220,7 @@ cudaError_t relu(void *x, ElementType type, uint64_t rows, uint32_t channels, ui
     });
 }
 
-cudaError_t bilinear(const Bilinear *a, cudaStream_t stream) {
+cudaError_t periplus_bilinear(const Bilinear *a, cudaStream_t stream) {
     const uint64_t rows = (uint64_t)a->frames * a->height;
     if (rows == 0 || a->width == 0 || a->channels == 0) return cudaSuccess;
     if (a->x_height == 0 || a->x_width == 0) return cudaErrorInvalidValue;
@@ -228,7 +228,7 @@ cudaError_t bilinear(const Bilinear *a, cudaStream_t stream) {
     const auto fits = [](uint64_t x, uint64_t y) { return x * y < 1u << 31; };
     if (!fits(a->width, a->x_width) || !fits(a->height, a->x_height) || !fits(a->width, a->channels))
         return cudaErrorInvalidValue;
-    return with_element(a->type, [&](auto number) {
+    return with_dtype(a->dtype, [&](auto number) {
         using T = decltype(number);
         const bool eights = a->channels % 8 == 0 && aligned(a->x) && aligned(a->y);
         const uint64_t across = (uint64_t)a->width * (eights ? a->channels / 8 : a->channels);
@@ -239,7 +239,7 @@ cudaError_t bilinear(const Bilinear *a, cudaStream_t stream) {
     });
 }
 
-cudaError_t depth_to_space(void *y, const void *x, uint32_t size, uint32_t frames, uint32_t height, uint32_t width,
+cudaError_t periplus_depth_to_space(void *y, const void *x, uint32_t size, uint32_t frames, uint32_t height, uint32_t width,
                            uint32_t k, uint32_t channels, cudaStream_t stream) {
     const uint64_t bytes = (uint64_t)channels * size;
     const uint64_t pixels = (uint64_t)frames * height * width * k * k;
@@ -255,12 +255,12 @@ cudaError_t depth_to_space(void *y, const void *x, uint32_t size, uint32_t frame
     return size == 4 ? launch(uint32_t()) : size == 2 ? launch(uint16_t()) : cudaErrorInvalidValue;
 }
 
-cudaError_t add_plane(void *x, ElementType type, const float *u, const float *v, uint32_t frames, uint32_t height,
+cudaError_t periplus_add_plane(void *x, DType dtype, const float *u, const float *v, uint32_t frames, uint32_t height,
                       uint32_t width, uint32_t channels, cudaStream_t stream) {
     const uint64_t rows = (uint64_t)frames * height, across = (uint64_t)width * channels;
     if (channels % 2 != 0 || across >= 1u << 31) return cudaErrorInvalidValue;
     if (rows * across == 0) return cudaSuccess;
-    return with_element(type, [&](auto number) {
+    return with_dtype(dtype, [&](auto number) {
         using T = decltype(number);
         const bool eights = channels % 16 == 0 && aligned(x) && aligned(u) && aligned(v);
         const dim3 blocks(blocks_for(eights ? across / 8 : across, THREADS), rows < 65535 ? (unsigned)rows : 65535);
@@ -270,13 +270,13 @@ cudaError_t add_plane(void *x, ElementType type, const float *u, const float *v,
     });
 }
 
-cudaError_t predict_pixels(float *y, const void *x, ElementType type, const float *weight, const float *bias,
+cudaError_t periplus_predict_pixels(float *y, const void *x, DType dtype, const float *weight, const float *bias,
                            uint64_t pixels, uint32_t channels, uint32_t outputs, ValueActivation activation,
                            cudaStream_t stream) {
     if (outputs == 0) return cudaErrorInvalidValue;
     const cudaError_t cleared = cudaMemsetAsync(y + pixels * outputs, 0, sizeof(float), stream);
     if (cleared != cudaSuccess || pixels == 0) return cleared;
-    return with_element(type, [&](auto number) {
+    return with_dtype(dtype, [&](auto number) {
         using T = decltype(number);
         const bool eights = channels % 8 == 0 && aligned(x);
         const auto kernel = eights ? predict_pixel<T, 8> : predict_pixel<T, 1>;

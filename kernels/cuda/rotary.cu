@@ -1,6 +1,6 @@
 // LayerNorm and rotation of queries and keys, which on the way move keys and values to their page.
 #include "early_launch.cuh"
-#include "numbers.cuh"
+#include "elements.cuh"
 #include "operations.h"
 
 namespace {
@@ -125,7 +125,7 @@ template <typename T> __global__ void __launch_bounds__(WARPS *LANES) norm_rotat
 }
 } // namespace
 
-cudaError_t norm_rotate(const NormRotate *a, cudaStream_t stream) {
+cudaError_t periplus_norm_rotate(const NormRotate *a, cudaStream_t stream) {
     if (a->head_dim > MOST_CHANNELS || a->head_dim % (a->pairing == PAIRING_INTERLEAVED ? 2 : 4) != 0 ||
         a->time_pairs > a->head_dim / 2)
         return cudaErrorInvalidValue;
@@ -138,7 +138,7 @@ cudaError_t norm_rotate(const NormRotate *a, cudaStream_t stream) {
     // Both types have rows of whole 16 bytes at these widths.
     const uint32_t group = eights && (a->head_dim == 64 || a->head_dim == 128) ? a->head_dim / 8 : LANES;
     const unsigned blocks = blocks_for(heads * group, WARPS * LANES);
-    return with_element(a->type, [&](auto number) {
+    return with_dtype(a->dtype, [&](auto number) {
         using T = decltype(number);
         const auto kernel = group == 8    ? norm_rotate_eights<T, 64>
                             : group == 16 ? norm_rotate_eights<T, 128>

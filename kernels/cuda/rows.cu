@@ -1,6 +1,6 @@
 // Rows on their way to pages.
 #include "early_launch.cuh"
-#include "numbers.cuh"
+#include "elements.cuh"
 #include "operations.h"
 
 namespace {
@@ -18,7 +18,7 @@ __global__ void append_units(Unit *keys, int64_t value_offset, const Unit *qkv, 
 }
 } // namespace
 
-cudaError_t append_rows(void *keys, int64_t value_offset, const void *qkv, uint32_t size, uint32_t tokens, uint32_t width,
+cudaError_t periplus_append_rows(void *keys, int64_t value_offset, const void *qkv, uint32_t size, uint32_t tokens, uint32_t width,
                         cudaStream_t stream) {
     const auto launch = [&](auto unit) {
         using Unit = decltype(unit);

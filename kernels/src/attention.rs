@@ -6,7 +6,7 @@ use crate::cpu::attention::{Queries, Span};
 use crate::cuda;
 #[cfg(feature = "cuda")]
 use crate::operand::Operand;
-use crate::operand::{Element, slice, with_element, zeros};
+use crate::operand::{Element, slice, with_dtype, zeros};
 use crate::pages::{PageTable, Pools, locate};
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
@@ -162,7 +162,7 @@ impl CustomOp3 for PagedAttention<'_> {
         self.check_table(frames_layout.dims(), special_layout.dims())?;
         let qkv = slice::<f32>("paged_attention: qkv", qkv, qkv_layout)?;
         let mut y = zeros("paged_attention", &[tokens, heads, dim])?;
-        with_element!("paged_attention: pools", frames.dtype(), T => {
+        with_dtype!("paged_attention: pools", frames.dtype(), T => {
             let spans = self.spans::<T>([(frames, frames_layout), (special, special_layout)])?;
             cpu::attention::attend(&mut y, &Queries { qkv, heads, dim }, &spans);
         });

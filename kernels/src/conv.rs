@@ -2,9 +2,9 @@
 
 use crate::cpu::{self, Finish};
 #[cfg(feature = "cuda")]
-use crate::cuda::{self, product::Target};
+use crate::cuda::{self, gemm::Target};
 use crate::linear::Activation;
-use crate::operand::{Operand, check_distinct, slice, slice_mut, with_element, zeros};
+use crate::operand::{Operand, check_distinct, slice, slice_mut, with_dtype, zeros};
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 use candle_core::backend::BackendStorage;
@@ -159,7 +159,7 @@ impl CustomOp2 for Conv<'_> {
         let x = slice("conv2d: x", x, x_layout)?;
         let bias = self.bias.as_ref().map(|bias| bias.slice("conv2d: bias")).transpose()?;
         let mut y = zeros("conv2d", &window.shape())?;
-        with_element!("conv2d: weight", weight.dtype(), T => {
+        with_dtype!("conv2d: weight", weight.dtype(), T => {
             let weight = slice::<T>("conv2d: weight", weight, weight_layout)?;
             let finish = Finish { bias, add: false, activation: self.activation };
             cpu::conv::conv2d(&mut y, x, weight, &window, finish);
@@ -179,7 +179,7 @@ impl CustomOp2 for Conv<'_> {
         let (output, y) = cuda::output("conv2d", &x.device, x.dtype(), &window.shape())?;
         let target = Target { y, add: false, activation: self.activation };
         let (x, weight) = ((x, x_layout), (weight, weight_layout));
-        cuda::product::product("conv2d", &target, x, weight, self.bias.as_ref(), &window)?;
+        cuda::gemm::gemm("conv2d", &target, x, weight, self.bias.as_ref(), &window)?;
         Ok((output, Shape::from_dims(&window.shape())))
     }
 }
@@ -212,7 +212,7 @@ impl InplaceOp3 for ConvAdd<'_> {
         let y = slice_mut("conv2d_add: y", y, y_layout)?;
         let x = slice("conv2d_add: x", x, x_layout)?;
         let bias = self.bias.as_ref().map(|bias| bias.slice("conv2d_add: bias")).transpose()?;
-        with_element!("conv2d_add: weight", weight.dtype(), T => {
+        with_dtype!("conv2d_add: weight", weight.dtype(), T => {
             let weight = slice::<T>("conv2d_add: weight", weight, weight_layout)?;
             let finish = Finish { bias, add: true, activation: Activation::Identity };
             cpu::conv::conv2d(y, x, weight, &window, finish);
@@ -234,7 +234,7 @@ impl InplaceOp3 for ConvAdd<'_> {
         let y = cuda::target("conv2d_add: y", &x.device, y, y_layout)?;
         let target = Target { y, add: true, activation: Activation::Identity };
         let (x, weight) = ((x, x_layout), (weight, weight_layout));
-        cuda::product::product("conv2d_add", &target, x, weight, self.bias.as_ref(), &window)
+        cuda::gemm::gemm("conv2d_add", &target, x, weight, self.bias.as_ref(), &window)
     }
 }
 

@@ -20,7 +20,6 @@ mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
 pub mod device;
-pub mod download;
 pub mod linear;
 pub mod modulation;
 pub mod norm;
@@ -28,6 +27,7 @@ mod operand;
 pub mod pages;
 pub mod patches;
 pub mod prediction;
+pub mod readback;
 pub mod resample;
 pub mod rotary;
 pub mod tokens;

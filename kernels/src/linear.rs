@@ -4,8 +4,8 @@
 use crate::conv::Window;
 use crate::cpu::{self, Finish};
 #[cfg(feature = "cuda")]
-use crate::cuda::{self, product::Target};
-use crate::operand::{Operand, check_distinct, slice, slice_mut, with_element, zeros};
+use crate::cuda::{self, gemm::Target};
+use crate::operand::{Operand, check_distinct, slice, slice_mut, with_dtype, zeros};
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 use candle_core::backend::BackendStorage;
@@ -94,7 +94,7 @@ impl CustomOp2 for Linear<'_> {
         let x = slice("linear: x", x, x_layout)?;
         let bias = self.bias.as_ref().map(|bias| bias.slice("linear: bias")).transpose()?;
         let mut y = zeros("linear", &shape)?;
-        with_element!("linear: weight", weight.dtype(), T => {
+        with_dtype!("linear: weight", weight.dtype(), T => {
             let weight = slice::<T>("linear: weight", weight, weight_layout)?;
             let finish = Finish { bias, add: false, activation: self.activation };
             cpu::linear::linear(&mut y, x, weight, weight_layout.shape().dims2()?.into(), finish);
@@ -132,7 +132,7 @@ fn on_card(
     let rows = x.1.dims().split_last().map_or(0, |(_, rows)| rows.iter().product());
     let (input, output) = ([1, rows, inputs], [1, rows, outputs]);
     let window = Window { frames: 1, input, output, k: 1, stride: 1, padding: 0 };
-    cuda::product::product(op, target, x, weight, bias, &window)
+    cuda::gemm::gemm(op, target, x, weight, bias, &window)
 }
 
 impl InplaceOp3 for LinearAdd<'_> {
@@ -153,7 +153,7 @@ impl InplaceOp3 for LinearAdd<'_> {
         let y = slice_mut("linear_add: y", y, y_layout)?;
         let x = slice("linear_add: x", x, x_layout)?;
         let bias = self.bias.as_ref().map(|bias| bias.slice("linear_add: bias")).transpose()?;
-        with_element!("linear_add: weight", weight.dtype(), T => {
+        with_dtype!("linear_add: weight", weight.dtype(), T => {
             let weight = slice::<T>("linear_add: weight", weight, weight_layout)?;
             let finish = Finish { bias, add: true, activation: Activation::Identity };
             cpu::linear::linear(y, x, weight, weight_layout.shape().dims2()?.into(), finish);

@@ -97,7 +97,7 @@ impl Element for f16 {
 }
 
 /// Runs `$body` with `$element` standing for the type that `$dtype` names.
-macro_rules! with_element {
+macro_rules! with_dtype {
     ($op:expr, $dtype:expr, $element:ident => $body:expr) => {
         match $dtype {
             candle_core::DType::F32 => {
@@ -116,7 +116,7 @@ macro_rules! with_element {
         }
     };
 }
-pub(crate) use with_element;
+pub(crate) use with_dtype;
 
 /// The elements of a contiguous operand. `what` names operation and operand.
 pub(crate) fn slice<'a, T: Element>(what: &str, storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [T]> {

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "cuda")]
 use crate::cuda;
-use crate::operand::{Element, same_storage, slice, slice_mut, with_element};
+use crate::operand::{Element, same_storage, slice, slice_mut, with_dtype};
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 use candle_core::backend::BackendStorage;
@@ -187,7 +187,7 @@ impl InplaceOp2 for Append {
         if qkv.is_empty() {
             return Ok(());
         }
-        with_element!("append: pool", pool.dtype(), T => {
+        with_dtype!("append: pool", pool.dtype(), T => {
             let pool = slice_mut::<T>("append: pool", pool, pool_layout)?;
             for (i, target) in targets.into_iter().enumerate() {
                 for (to, from) in pool[target].chunks_exact_mut(width).zip(qkv.chunks_exact(3 * width)) {
@@ -275,7 +275,7 @@ impl InplaceOp1 for CopyRows {
     }
 
     fn cpu_fwd(&self, pool: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        with_element!("copy_rows: pool", pool.dtype(), T => self.within::<T>(pool, layout))
+        with_dtype!("copy_rows: pool", pool.dtype(), T => self.within::<T>(pool, layout))
     }
 
     #[cfg(feature = "cuda")]
@@ -297,7 +297,7 @@ impl InplaceOp2 for CopyRows {
 
     fn cpu_fwd(&self, to: &mut CpuStorage, to_layout: &Layout, from: &CpuStorage, from_layout: &Layout) -> Result<()> {
         Self::check_pools(to_layout.dims(), from_layout.dims())?;
-        with_element!("copy_rows: pool", to.dtype(), T => self.between::<T>(to, to_layout, from, from_layout))
+        with_dtype!("copy_rows: pool", to.dtype(), T => self.between::<T>(to, to_layout, from, from_layout))
     }
     #[cfg(feature = "cuda")]
     fn cuda_fwd(

@@ -72,7 +72,7 @@ fn on_card(
         x_height: size(x_dims[1])?,
         x_width: size(x_dims[2])?,
         channels: size(channels)?,
-        element: y.element("bilinear: y")?,
+        dtype: y.dtype_code("bilinear: y")?,
         add: u32::from(add),
     };
     cuda::operations::bilinear(device, &operation)

@@ -214,7 +214,7 @@ impl<'a> NormRotate<'a> {
             heads: size(sizes.heads)?,
             head_dim: size(sizes.dim)?,
             eps: self.eps,
-            element: qkv.element(OP)?,
+            dtype: qkv.dtype_code(OP)?,
         };
         cuda::operations::norm_rotate(device, &operation)
     }

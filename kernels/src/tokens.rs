@@ -20,7 +20,7 @@ pub fn join_channels(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// The rows of all tensors, one after the other: `[a, ..]`, `[b, ..]` .. -> `[a + b + .., ..]`, of any one type. On a card these
 /// are copies of memory and no kernel of Candle's, which the driver would have to compile at its first use.
 ///
-/// They go to the [`queue`](crate::device::queue) of `device`: weights, which may be all there is, are of another.
+/// The result belongs to the [CUDA stream](crate::device::cuda_stream) of `device`: weights, which may be all there is, belong to another.
 ///
 /// # Errors
 /// When there is none, shapes or types do not fit together, they are not on `device`, or one is not contiguous (on a card).

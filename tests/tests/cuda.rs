@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use periplus::device::{open_cuda, queue};
+use periplus::device::{cuda_stream, open_cuda};
 use periplus::{
     Config, DType, Device, Engine, FrameOutput, Keyframes, Model, Outputs, PassKind, Prediction, Session,
     SessionConfig, Tensor, Video, VideoState, Weights, Workspace,
@@ -139,19 +139,19 @@ fn engines_are_shared_and_sessions_move_between_threads() {
     assert_eq!(bits(&stream(&golden, DType::BF16, &card)), expected);
 }
 
-/// All that a stream computes is in its own queue, whoever asks and reads; frames may come from another.
+/// All that a stream computes is in its own CUDA stream, whoever asks and reads; frames may come from another.
 #[test]
-fn a_stream_has_a_queue_of_its_own() {
+fn a_stream_has_a_cuda_stream_of_its_own() {
     let Some(card) = card() else { return };
     let golden = Golden::open("stream-point-head");
     let weights = Weights::synthetic(golden.config.clone(), golden.weights_seed()).unwrap();
     let settings = &golden.config.stream;
     let frames = golden.frames().narrow(0, 0, settings.scale_frames).unwrap();
     let mut expected = None;
-    // Candle's own device has a queue for each thread.
+    // Candle's own device has a CUDA stream for each thread.
     for device in [&card, &Device::new_cuda(0).unwrap()] {
         let model = Model::load(&weights, DType::BF16, device).unwrap();
-        let state = || VideoState::new(&model, settings, &queue(model.device()).unwrap()).unwrap();
+        let state = || VideoState::new(&model, settings, &cuda_stream(model.device()).unwrap()).unwrap();
         let mut states = [state(), state()];
         assert!(!states[0].device().same_device(states[1].device()));
         for (state, place) in states.iter_mut().zip([&Device::Cpu, &card]) {
@@ -181,8 +181,8 @@ fn a_stream_has_a_queue_of_its_own() {
     }
 }
 
-/// A driver was seen to wait for ever where a thread ended that had a queue of its own (CUDA's per-thread default stream), while others
-/// queued work: in one run of this test out of six, on a card that other programs load.
+/// A driver was seen to wait for ever where a thread ended that had a stream of its own (CUDA's per-thread default stream), while others
+/// submitted work: in one run of this test out of six, on a card that other programs load.
 #[test]
 fn threads_end_while_others_work() {
     let Some(card) = card() else { return };

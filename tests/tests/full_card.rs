@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
 use candle_core::IndexOp;
-use periplus::device::queue;
+use periplus::device::cuda_stream;
 use periplus::{CacheError, DType, Retention, Tensor};
 use periplus_cache::{CacheConfig, KvCache, PassKind};
 use periplus_kernels::pages::append;
@@ -18,7 +18,7 @@ const LAYERS: usize = 3;
 #[test]
 fn what_is_needed_is_held_where_twice_as_much_does_not_fit() {
     let Some(card) = card() else { return };
-    let device = queue(&card).unwrap();
+    let device = cuda_stream(&card).unwrap();
     let block = |bytes: usize| Tensor::zeros(bytes, DType::U8, &device);
     // All memory but what is let go again: pages of two frames in each layer, queries, keys and values, and 18 pages of special tokens
     // a layer, so that 32 do not fit, and 17 do beside 16 of one layer.

@@ -1,7 +1,7 @@
 //! Pools of pages as tensors: their shape, and how they grow.
 
 use candle_core::{DType, Device, Tensor};
-use periplus_kernels::device::{is_out_of_memory, main_memory_holds, release_freed};
+use periplus_kernels::device::{is_out_of_memory, main_memory_holds, trim_memory_pool};
 use periplus_kernels::pages::{Rows, copy_rows};
 
 use crate::{Error, Result};
@@ -67,7 +67,7 @@ impl Storage {
                 return Err(Error::from(error));
             }
             // What smaller pools have left may do in one piece.
-            release_freed(&self.device)?;
+            trim_memory_pool(&self.device)?;
             let bytes = self.bytes(pages, rows).unwrap_or(usize::MAX);
             zeros().map_err(|error| if is_out_of_memory(&error) { Error::CardFull { bytes } } else { error.into() })
         })?;

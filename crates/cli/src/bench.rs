@@ -183,7 +183,7 @@ fn measure(
         frame_milliseconds,
         cache_bytes: session.stats().cache_bytes,
         // What is freed on a card stays with the program, so that this is the most there has been.
-        peak_device_bytes: periplus::device::memory_taken(device)?,
+        peak_device_bytes: periplus::device::memory_used(device)?,
         peak_resident_bytes: peak_resident_bytes(),
     })
 }

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use clap::Args;
 use periplus::checkpoint::synthetic::hash_uniform;
-use periplus::device::{Moment, main_memory_holds};
+use periplus::device::{Event, main_memory_holds};
 use periplus::kernels::attention::paged_attention;
 use periplus::kernels::pages::{PageTable, Pools};
 use periplus::{DType, Device, EngineError, ModelError, Tensor};
@@ -120,9 +120,9 @@ fn times(arguments: &Arguments, stored: DType, device: &Device) -> Result<Vec<f6
     let mut times = Vec::new();
     // The first runs load code and allocate.
     for _ in 0..repeats.saturating_add(3) {
-        let begin = Moment::of(device)?;
+        let begin = Event::record(device)?;
         drop(paged_attention(&qkv, pools, &table)?);
-        times.push(Moment::of(device)?.since(&begin)?.as_secs_f64());
+        times.push(Event::record(device)?.elapsed_since(&begin)?.as_secs_f64());
     }
     Ok(times.split_off(3))
 }

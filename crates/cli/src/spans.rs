@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use periplus::Device;
-use periplus::device::Moment;
+use periplus::device::Event;
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::with_default;
-use tracing::{Event, Metadata, Subscriber};
+use tracing::{Metadata, Subscriber};
 
 use crate::failure::Failure;
 
@@ -25,9 +25,9 @@ pub(crate) struct StageTimes {
 #[derive(Default)]
 struct Spans {
     last_id: u64,
-    open: HashMap<u64, (&'static str, Option<Moment>)>,
+    open: HashMap<u64, (&'static str, Option<Event>)>,
     /// Begin and end. A card says how far apart they were only once it has come there.
-    closed: Vec<(&'static str, Moment, Moment)>,
+    closed: Vec<(&'static str, Event, Event)>,
 }
 
 impl StageTimes {
@@ -44,7 +44,7 @@ impl StageTimes {
     pub(crate) fn take(&self) -> Result<HashMap<&'static str, Duration>, Failure> {
         let mut times = HashMap::new();
         for (name, begin, end) in std::mem::take(&mut self.spans().closed) {
-            *times.entry(name).or_default() += end.since(&begin)?;
+            *times.entry(name).or_default() += end.elapsed_since(&begin)?;
         }
         Ok(times)
     }
@@ -69,14 +69,14 @@ impl Subscriber for StageTimes {
 
     fn enter(&self, id: &Id) {
         if let Some((_, entered)) = self.spans().open.get_mut(&id.into_u64()) {
-            *entered = Moment::of(&self.device).ok();
+            *entered = Event::record(&self.device).ok();
         }
     }
 
     fn exit(&self, id: &Id) {
         let mut spans = self.spans();
         let Some((name, entered)) = spans.open.get_mut(&id.into_u64()) else { return };
-        if let (name, Some(entered), Ok(left)) = (*name, entered.take(), Moment::of(&self.device)) {
+        if let (name, Some(entered), Ok(left)) = (*name, entered.take(), Event::record(&self.device)) {
             spans.closed.push((name, entered, left));
         }
     }
@@ -89,7 +89,7 @@ impl Subscriber for StageTimes {
 
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
-    fn event(&self, _: &Event<'_>) {}
+    fn event(&self, _: &tracing::Event<'_>) {}
 }
 
 #[cfg(test)]

@@ -96,6 +96,6 @@ impl From<candle_core::Error> for ModelError {
 
 impl From<DeviceError> for ModelError {
     fn from(error: DeviceError) -> Self {
-        if matches!(error, DeviceError::Full) { Self::CardFull } else { Self::Device(error) }
+        if matches!(error, DeviceError::OutOfMemory) { Self::CardFull } else { Self::Device(error) }
     }
 }

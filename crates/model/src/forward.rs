@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, IndexOp, Tensor};
 use periplus_cache::{OpenPass, PassKind};
-use periplus_kernels::device::enter;
+use periplus_kernels::device::bind_to_thread;
 use periplus_kernels::rotary::Rotary;
 use periplus_kernels::tokens::concat;
 
@@ -38,7 +38,7 @@ impl Pass<'_> {
     /// # Errors
     /// When the device fails. The state is then as it was before the pass.
     pub fn accept(self) -> Result<Prediction, ModelError> {
-        enter(self.prediction.pose_enc.device());
+        bind_to_thread(self.prediction.pose_enc.device());
         self.pages.commit()?;
         Ok(self.prediction)
     }
@@ -94,7 +94,7 @@ impl Model {
         observer: Option<Observer<'_>>,
     ) -> Result<Vec<Pass<'a>>, ModelError> {
         let trace = &mut Trace(observer);
-        enter(workspace.device());
+        bind_to_thread(workspace.device());
         let device = workspace.device().clone();
         let grid = self.check(frames, &videos, &device)?;
         let frames = on_device(frames, &device)?;

@@ -39,7 +39,7 @@ use dense_head::DenseHead;
 use layers::Loader;
 use patch_embed::PatchEmbed;
 use periplus_kernels::attention::has_kernel;
-use periplus_kernels::device::{enter, main_memory_holds, usable_queue};
+use periplus_kernels::device::{bind_to_thread, main_memory_holds, usable_cuda_stream};
 use periplus_kernels::prediction::ValueActivation;
 
 /// The network with its weights. Immutable: any number of videos and threads may share it.
@@ -66,7 +66,7 @@ impl Model {
     /// A tensor that is missing or unusable, a `dtype` that weights are not stored in, a device that the kernels do not run on
     /// or not with heads of this width, or no memory.
     pub fn load(weights: &Weights, dtype: DType, device: &Device) -> Result<Self, ModelError> {
-        let device = &usable_queue(device)?;
+        let device = &usable_cuda_stream(device)?;
         let config = weights.config().clone();
         check(&config, dtype, device)?;
         let bytes = config.weight_bytes(dtype.size_in_bytes());
@@ -134,6 +134,6 @@ fn check(config: &Config, dtype: DType, device: &Device) -> Result<(), ModelErro
 
 impl Drop for Model {
     fn drop(&mut self) {
-        enter(&self.device);
+        bind_to_thread(&self.device);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use candle_core::{Device, Tensor};
 use periplus_cache::{CacheRecord, CacheStats, KvCache};
-use periplus_kernels::device::enter;
+use periplus_kernels::device::bind_to_thread;
 use serde::{Deserialize, Serialize};
 
 use crate::camera_head::CameraCache;
@@ -38,7 +38,7 @@ pub struct VideoRecord {
 
 impl VideoState {
     /// Creates the state of a new video for `model`. `device` is the model's own, or a CUDA stream of the same GPU
-    /// ([`cuda_stream`](periplus_kernels::device::queue)).
+    /// ([`cuda_stream`](periplus_kernels::device::cuda_stream)).
     ///
     /// # Errors
     /// Settings out of range.
@@ -78,7 +78,7 @@ impl VideoState {
 
     /// Forgets the video and keeps the memory. The next video may have another picture size.
     pub fn reset(&mut self) {
-        enter(&self.device);
+        bind_to_thread(&self.device);
         self.pages.reset();
     }
 
@@ -98,7 +98,7 @@ impl VideoState {
     /// # Errors
     /// When the device fails.
     pub fn tensors(&self) -> Result<Vec<(String, Tensor)>, ModelError> {
-        enter(&self.device);
+        bind_to_thread(&self.device);
         let mut tensors = self.pages.tensors()?;
         tensors.extend(self.camera.tensors(self.frames())?);
         Ok(tensors)
@@ -110,7 +110,7 @@ impl VideoState {
     /// # Errors
     /// When the record contradicts itself or these settings, or tensors are missing or have another shape or dtype.
     pub fn restore(&mut self, record: VideoRecord, tensors: &HashMap<String, Tensor>) -> Result<(), ModelError> {
-        enter(&self.device);
+        bind_to_thread(&self.device);
         let VideoRecord { grid, pages } = record;
         let mut camera = self.camera.empty()?;
         camera.restore(pages.frames(), tensors)?;
@@ -122,7 +122,7 @@ impl VideoState {
 
 impl Drop for VideoState {
     fn drop(&mut self) {
-        enter(&self.device);
+        bind_to_thread(&self.device);
         // The weights may be freed next, in another CUDA stream than this one, which reads them. A GPU that has failed reads
         // nothing any more.
         let _ = self.device.synchronize();

@@ -1,7 +1,7 @@
 //! Tables that the forward pass computes once for each picture size.
 
 use candle_core::Device;
-use periplus_kernels::device::enter;
+use periplus_kernels::device::bind_to_thread;
 use periplus_kernels::rotary::Rotary;
 
 use crate::dense_head::{DenseHead, Planes};
@@ -57,7 +57,7 @@ impl Workspace {
 
 impl Drop for Workspace {
     fn drop(&mut self) {
-        enter(&self.device);
+        bind_to_thread(&self.device);
     }
 }
 

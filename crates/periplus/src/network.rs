@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use candle_core::{Device, Tensor};
 use periplus_frames::Frame;
 use periplus_geometry::{DepthMap, FrameOutput, PoseEncoding, Raster, WorldPoints};
-use periplus_kernels::device::queue;
-use periplus_kernels::download::Download;
+use periplus_kernels::device::cuda_stream;
+use periplus_kernels::readback::Readback;
 use periplus_kernels::tokens::concat;
 use periplus_model::{DenseOutput, Model, Outputs, Pass, PassKind, Prediction, Video, VideoState, Workspace};
 
@@ -20,7 +20,7 @@ pub(crate) struct Network {
     // Dropped before the weights that its CUDA stream may still read.
     pub(crate) state: VideoState,
     workspace: Workspace,
-    readback: Download,
+    readback: Readback,
     outputs: Outputs,
     pub(crate) model: Arc<Model>,
 }
@@ -34,11 +34,11 @@ pub(crate) struct FrameResult {
 
 impl Network {
     pub(crate) fn new(model: Arc<Model>, config: &SessionConfig) -> Result<Self, EngineError> {
-        let device = queue(model.device()).map_err(|error| EngineError::Model(error.into()))?;
+        let device = cuda_stream(model.device()).map_err(|error| EngineError::Model(error.into()))?;
         Ok(Self {
             state: VideoState::new(&model, &config.stream, &device)?,
             workspace: Workspace::new(&device),
-            readback: Download::default(),
+            readback: Readback::default(),
             outputs: config.outputs,
             model,
         })
@@ -105,7 +105,7 @@ struct DenseValues {
 }
 
 /// Copies a prediction to main memory, frame by frame.
-fn read(prediction: &Prediction, readback: &mut Download) -> Result<Vec<FrameValues>, EngineError> {
+fn read(prediction: &Prediction, readback: &mut Readback) -> Result<Vec<FrameValues>, EngineError> {
     let Prediction { pose_enc, depth, world_points } = prediction;
     let mut parts = vec![pose_enc];
     let dense = depth.iter().chain(world_points);

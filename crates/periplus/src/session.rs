@@ -135,7 +135,7 @@ impl Session {
         }
     }
 
-    /// Where it computes: on a GPU, its own [`queue`](crate::device::queue).
+    /// Where it computes: on a GPU, its own [CUDA stream](crate::device::cuda_stream).
     pub fn device(&self) -> &Device {
         self.network.state.device()
     }

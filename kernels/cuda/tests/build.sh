@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Builds the check and benchmark of some kernels: build.sh paged_attention|product OUTPUT [older]. Needs nvcc. With "older", the
+# Builds the check and benchmark of some kernels: build.sh paged_attention|gemm OUTPUT [older]. Needs nvcc. With "older", the
 # portable kernels are those for compute capability 8.0, as PTX that the driver compiles for the card at hand.
 #
 #   OUTPUT check SEED COUNT   COUNT random cases a kernel against float64; poisoned outputs, twice the same bits
 #   OUTPUT tiny               a few small cases, for compute-sanitizer
 #   OUTPUT bench              times at the sizes of the network
 set -euo pipefail
-usage="usage: build.sh paged_attention|product OUTPUT [older]"
+usage="usage: build.sh paged_attention|gemm OUTPUT [older]"
 output=${2:?$usage}
 portable=(-gencode=arch=compute_90,code=sm_90)
 if [ "${3:-}" = older ]; then portable=(-gencode=arch=compute_80,code=compute_80 -DIN_TURN); fi
 case $1 in
 paged_attention) kernels="paged_attention paged_attention_hopper" ;;
-product) kernels="product product_few_rows product_hopper" ;;
+gemm) kernels="gemm gemv gemm_hopper" ;;
 *) echo "$usage" >&2; exit 2 ;;
 esac
 here=$(cd "$(dirname "$0")" && pwd)

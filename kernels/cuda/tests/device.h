@@ -1,6 +1,6 @@
 // What the tests of the kernels share: device memory, random numbers, number types.
 #pragma once
-#include "../element.h"
+#include "../dtype.h"
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cstdio>
@@ -40,7 +40,7 @@ struct Device {
         for (void *p : owned) cudaFree(p);
     }
 };
-inline size_t size_of(ElementType t) { return t == ELEMENT_F32 ? 4 : 2; }
+inline size_t size_of(DType t) { return t == DTYPE_F32 ? 4 : 2; }
 template <typename T>
 __device__ T from_float(float x);
 template <>

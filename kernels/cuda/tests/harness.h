@@ -4,7 +4,7 @@
 #include "device.h"
 using Run = cudaError_t (*)(const PagedAttention *, cudaStream_t);
 struct Case {
-    ElementType type = ELEMENT_BF16;
+    DType dtype = DTYPE_BF16;
     uint32_t batch = 1, tokens = 1005, heads = 16, dim = 64, page_size = 999;
     uint32_t frames = 1, special = 0, last_rows = 1;
     bool contiguous = false;  // queries, keys and values share one product; a frame is a page
@@ -18,7 +18,7 @@ struct Case {
         snprintf(b, sizeof b,
                  "type %d batch %u tokens %u heads %u dim %u page %u frames %u special %u last %u %s splits %u of %u whole %u spread "
                  "%.1f surge %.1f",
-                 type, batch, tokens, heads, dim, page_size, frames, special, last_rows,
+                 dtype, batch, tokens, heads, dim, page_size, frames, special, last_rows,
                  contiguous ? "contiguous" : "paged", splits, multiprocessors, whole, spread, surge);
         return b;
     }
@@ -126,10 +126,10 @@ void fill(Device &d, const std::vector<uint64_t> &rows, int width, float gain, f
     CHECK(cudaDeviceSynchronize());
 }
 inline void build(Built &b, const Case &c, std::mt19937_64 &random) {
-    size_t e = size_of(c.type);
+    size_t e = size_of(c.dtype);
     uint64_t row = (uint64_t)c.heads * c.dim;
     PagedAttention &a = b.a;
-    a.type = c.type;
+    a.dtype = c.dtype;
     a.batch = c.batch;
     a.tokens = c.tokens;
     a.heads = c.heads;
@@ -202,9 +202,9 @@ inline void build(Built &b, const Case &c, std::mt19937_64 &random) {
                     c.surge, .2f, seed + 3);
         fill<T>(b.device, b.value_rows, row, 1.f, .5f, seed + 2);
     };
-    if (c.type == ELEMENT_F32)
+    if (c.dtype == DTYPE_F32)
         make(0.f);
-    else if (c.type == ELEMENT_F16)
+    else if (c.dtype == DTYPE_F16)
         make(__half());
     else
         make(__nv_bfloat16());
@@ -224,7 +224,7 @@ struct Verdict {
 };
 constexpr size_t WORKSPACE_GUARD = 4096;
 inline void prepare(Built &b) {
-    uint64_t floats = paged_attention_workspace(&b.a);
+    uint64_t floats = periplus_paged_attention_workspace(&b.a);
     b.a.workspace = floats ? b.device.get<float>(floats + WORKSPACE_GUARD / 4) : nullptr;
     if (floats) CHECK(cudaMemset(b.a.workspace, 0xFF, floats * 4 + WORKSPACE_GUARD));
 }
@@ -232,17 +232,17 @@ inline void prepare(Built &b) {
 inline bool workspace_kept(const Built &b) {
     if (!b.a.workspace) return true;
     std::vector<char> after(WORKSPACE_GUARD);
-    CHECK(cudaMemcpy(after.data(), b.a.workspace + paged_attention_workspace(&b.a), after.size(), cudaMemcpyDeviceToHost));
+    CHECK(cudaMemcpy(after.data(), b.a.workspace + periplus_paged_attention_workspace(&b.a), after.size(), cudaMemcpyDeviceToHost));
     return std::all_of(after.begin(), after.end(), [](char byte) { return byte == (char)0xFF; });
 }
 // Float32 sums of n terms one after another are off by half a unit in the last place, n times in random directions.
 inline double tolerance(const Case &c) {
-    if (c.type != ELEMENT_F32) return c.type == ELEMENT_F16 ? 8e-4 : 5e-3;
+    if (c.dtype != DTYPE_F32) return c.dtype == DTYPE_F16 ? 8e-4 : 5e-3;
     return c.surge != 1.f ? 1e-4 : 2e-6 + 6e-8 * std::sqrt((double)c.keys());
 }
 // A row has fewer errors that cancel than all have together, and where its scores are large their rounding is of its weights: in
 // float32 nothing else is, so it counts for more.
-inline double row_tolerance(const Case &c) { return (c.type == ELEMENT_F32 ? 16 : 4) * tolerance(c); }
+inline double row_tolerance(const Case &c) { return (c.dtype == DTYPE_F32 ? 16 : 4) * tolerance(c); }
 inline std::vector<char> bytes_of(const Built &b) {
     std::vector<char> v(b.output_bytes + 2 * b.guard);
     CHECK(cudaMemcpy(v.data(), b.output_base, v.size(), cudaMemcpyDeviceToHost));
@@ -260,9 +260,9 @@ inline Reference reference(Built &b, const Case &c) {
     r.result = b.device.get<double>(4);
     const uint64_t *q = b.device.copy(b.query_rows_), *k = b.device.copy(b.key_rows), *v = b.device.copy(b.value_rows);
     dim3 grid(c.tokens, c.heads, c.batch);
-    if (c.type == ELEMENT_F32)
+    if (c.dtype == DTYPE_F32)
         reference_kernel<float><<<grid, 128>>>(q, k, v, c.keys(), c.tokens, c.heads, c.dim, b.a.scale, r.out);
-    else if (c.type == ELEMENT_F16)
+    else if (c.dtype == DTYPE_F16)
         reference_kernel<__half><<<grid, 128>>>(q, k, v, c.keys(), c.tokens, c.heads, c.dim, b.a.scale, r.out);
     else
         reference_kernel<__nv_bfloat16><<<grid, 128>>>(q, k, v, c.keys(), c.tokens, c.heads, c.dim, b.a.scale, r.out);
@@ -281,9 +281,9 @@ inline Verdict judge(Built &b, const Case &c, Run run, const Reference &ref) {
     }
     CHECK(cudaDeviceSynchronize());
     CHECK(cudaMemset(ref.result, 0, 32));
-    if (c.type == ELEMENT_F32)
+    if (c.dtype == DTYPE_F32)
         compare_kernel<float><<<256, 256>>>((float *)b.a.output, ref.out, ref.n / c.dim, c.dim, ref.result);
-    else if (c.type == ELEMENT_F16)
+    else if (c.dtype == DTYPE_F16)
         compare_kernel<__half><<<256, 256>>>((__half *)b.a.output, ref.out, ref.n / c.dim, c.dim, ref.result);
     else
         compare_kernel<__nv_bfloat16><<<256, 256>>>((__nv_bfloat16 *)b.a.output, ref.out, ref.n / c.dim, c.dim, ref.result);
@@ -313,7 +313,7 @@ inline Verdict judge(Built &b, const Case &c, Run run, const Reference &ref) {
         v.why += " wrote past the workspace";
     }
     CHECK(cudaMemset(b.output_base, 0xFF, b.output_bytes + 2 * b.guard));
-    if (b.a.splits > 1) CHECK(cudaMemset(b.a.workspace, 0x7F, paged_attention_workspace(&b.a) * 4));
+    if (b.a.splits > 1) CHECK(cudaMemset(b.a.workspace, 0x7F, periplus_paged_attention_workspace(&b.a) * 4));
     CHECK(run(&b.a, 0));
     CHECK(cudaDeviceSynchronize());
     if (bytes_of(b) != first) {

@@ -24,7 +24,7 @@ void check(const Case &c, const Kernel &k, std::mt19937_64 &random, const char *
     prepare(b);
     Reference r = reference(b, c);
     Verdict v = judge(b, c, k.run, r);
-    Tally &t = tallies[std::string(k.name) + " " + names[c.type] + " " + std::to_string(c.dim) + " " + what];
+    Tally &t = tallies[std::string(k.name) + " " + names[c.dtype] + " " + std::to_string(c.dim) + " " + what];
     t.n++;
     t.worst = std::max(t.worst, v.error);
     t.sum += v.error;
@@ -38,7 +38,7 @@ void check(const Case &c, const Kernel &k, std::mt19937_64 &random, const char *
     }
 }
 struct Pick {
-    ElementType type;
+    DType dtype;
     uint32_t dim;
     Kernel *k;
 };
@@ -57,7 +57,7 @@ void bench(const char *name, Case c, const Kernel &k, int sets, std::mt19937_64 
         double spread, ms = time_ms(in, k.run, 30, &spread), again = time_ms(in, k.run, 30);
         double flops = 4. * c.batch * c.tokens * c.keys() * c.heads * c.dim;
         printf("%-34s %-8s %-4s whole %3u splits %2u%s %9.2f us (again %9.2f, spread %6.2f) %6.1f TFLOP/s\n", name, k.name,
-               names[c.type], in[0].whole, in[0].splits, s ? " " : "*", ms * 1e3, again * 1e3, spread * 1e3, flops / ms * 1e-9);
+               names[c.dtype], in[0].whole, in[0].splits, s ? " " : "*", ms * 1e3, again * 1e3, spread * 1e3, flops / ms * 1e-9);
         fflush(stdout);
     }
 }
@@ -72,9 +72,9 @@ int main(int argc, char **argv) {
     fflush(stdout);
     std::mt19937_64 random(seed);
     std::vector<Pick> picks = {
-        {ELEMENT_BF16, 64, &hopper},  {ELEMENT_F16, 64, &hopper},     {ELEMENT_BF16, 64, &portable},
-        {ELEMENT_F16, 64, &portable}, {ELEMENT_BF16, 128, &portable}, {ELEMENT_F16, 128, &portable},
-        {ELEMENT_F32, 32, &portable}, {ELEMENT_F32, 64, &portable},   {ELEMENT_F32, 128, &portable}};
+        {DTYPE_BF16, 64, &hopper},  {DTYPE_F16, 64, &hopper},     {DTYPE_BF16, 64, &portable},
+        {DTYPE_F16, 64, &portable}, {DTYPE_BF16, 128, &portable}, {DTYPE_F16, 128, &portable},
+        {DTYPE_F32, 32, &portable}, {DTYPE_F32, 64, &portable},   {DTYPE_F32, 128, &portable}};
     auto uniform = [&](uint32_t lo, uint32_t hi) { return lo + (uint32_t)(random() % (hi - lo + 1)); };
     auto log_uniform = [&](double lo, double hi) {
         return (uint32_t)(std::exp(std::log(lo) + (std::log(hi) - std::log(lo)) * (random() % 100001 / 100000.)));
@@ -82,7 +82,7 @@ int main(int argc, char **argv) {
     if (mode == "tiny") {  // under compute-sanitizer
         for (auto &k : picks) {
             Case c;
-            c.type = k.type;
+            c.dtype = k.dtype;
             c.dim = k.dim;
             c.heads = 2;
             c.tokens = 130;
@@ -100,7 +100,7 @@ int main(int argc, char **argv) {
             c.frames = 9;
             check(c, *k.k, random, "tiny");
             c = Case();
-            c.type = k.type;
+            c.dtype = k.dtype;
             c.dim = k.dim;
             c.heads = 2;
             c.contiguous = true;
@@ -119,7 +119,7 @@ int main(int argc, char **argv) {
         for (auto &k : picks) {
             for (int i = 0; i < count; i++) {
                 Case c;
-                c.type = k.type;
+                c.dtype = k.dtype;
                 c.dim = k.dim;
                 c.heads = uniform(1, 16);
                 c.tokens = i % 5 == 0 ? 1 : i % 5 == 1 ? uniform(1, 2010) : log_uniform(1, 2010);
@@ -135,7 +135,7 @@ int main(int argc, char **argv) {
             }
             for (int i = 0; i < count / 10; i++) {  // scores that grow far above the first tile's
                 Case c;
-                c.type = k.type;
+                c.dtype = k.dtype;
                 c.dim = k.dim;
                 c.heads = uniform(1, 4);
                 c.tokens = uniform(1, 300);
@@ -151,7 +151,7 @@ int main(int argc, char **argv) {
             }
             for (int i = 0; i < count / 10; i++) {
                 Case c;
-                c.type = k.type;
+                c.dtype = k.dtype;
                 c.dim = k.dim;
                 c.heads = uniform(1, 16);
                 c.contiguous = true;
@@ -165,7 +165,7 @@ int main(int argc, char **argv) {
                 if (c.tokens < 4000) check(c, *k.k, random, "scale pass");
             }
             Case c;
-            c.type = k.type;
+            c.dtype = k.dtype;
             c.dim = k.dim;
             c.frames = 0;
             c.special = 0;
@@ -174,10 +174,10 @@ int main(int argc, char **argv) {
             check(c, *k.k, random, "no keys");
         }
         for (auto &k : picks)
-            if (k.dim == 64 && k.type != ELEMENT_F16)
+            if (k.dim == 64 && k.dtype != DTYPE_F16)
                 for (uint32_t last = 1; last <= 250; last++) {
                     Case c;
-                    c.type = k.type;
+                    c.dtype = k.dtype;
                     c.dim = k.dim;
                     c.heads = 1;
                     c.tokens = 129;
@@ -205,7 +205,7 @@ int main(int argc, char **argv) {
         }
         {
             Case c = full;
-            c.type = ELEMENT_F16;
+            c.dtype = DTYPE_F16;
             bench("full window 1005 x 74425", c, hopper, 3, random);
         }
         bench("full window 1005 x 74425", full, portable, 3, random);
@@ -252,7 +252,7 @@ int main(int argc, char **argv) {
         }
         {
             Case c;
-            c.type = ELEMENT_F32;
+            c.dtype = DTYPE_F32;
             c.dim = 128;
             c.tokens = 1;
             c.page_size = c.last_rows = 72;
@@ -268,7 +268,7 @@ int main(int argc, char **argv) {
         }
         {
             Case c;
-            c.type = ELEMENT_F32;
+            c.dtype = DTYPE_F32;
             c.frames = 14;
             c.special = 1;
             c.last_rows = 36;

@@ -1,8 +1,8 @@
 //! Convolutions and rearrangements of pictures.
 
 use super::Finish;
+use super::gemm::{Source, gemm};
 use super::linear::linear;
-use super::product::{Source, product};
 use crate::conv::Window;
 use crate::operand::Element;
 use rayon::prelude::*;
@@ -69,9 +69,9 @@ pub(crate) fn conv2d<T: Element>(y: &mut [f32], x: &[f32], weight: &[T], window:
     } else if inputs == 0 || (k == 1 && stride == 1 && padding == 0) {
         linear(y, x, weight, [outputs, inputs], finish);
     } else if padding == 0 {
-        product(y, &Lines { x, window }, weight, finish);
+        gemm(y, &Lines { x, window }, weight, finish);
     } else {
-        product(y, &Neighbourhoods { x, window, outside: vec![0.0; inputs] }, weight, finish);
+        gemm(y, &Neighbourhoods { x, window, outside: vec![0.0; inputs] }, weight, finish);
     }
 }
 

@@ -1,9 +1,9 @@
 //! Linear layers.
 
 use super::Finish;
-use super::few;
+use super::gemm::{Source, gemm};
+use super::gemv;
 use super::math::par_activate;
-use super::product::{Source, product};
 use crate::operand::Element;
 
 /// Rows that follow each other.
@@ -35,11 +35,11 @@ pub(crate) fn linear<T: Element>(y: &mut [f32], x: &[f32], weight: &[T], dims: [
         return;
     }
     let rows = y.len() / outputs;
-    if inputs > 0 && rows > few::ROWS {
-        product(y, &Dense { x, inputs }, weight, finish);
+    if inputs > 0 && rows > gemv::MOST_ROWS {
+        gemm(y, &Dense { x, inputs }, weight, finish);
         return;
     }
-    let sums = if inputs > 0 { few::product(x, weight, inputs) } else { vec![0.0; y.len()] };
+    let sums = if inputs > 0 { gemv::gemv(x, weight, inputs) } else { vec![0.0; y.len()] };
     for (row, y) in y.chunks_exact_mut(outputs).enumerate() {
         for (i, (y, sum)) in y.iter_mut().zip(sums[row..].iter().step_by(rows)).enumerate() {
             let before = if finish.add { *y } else { 0.0 };

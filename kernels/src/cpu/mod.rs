@@ -5,15 +5,15 @@
 
 pub(crate) mod attention;
 pub(crate) mod conv;
-mod few;
+mod gemm;
+mod gemv;
 pub(crate) mod linear;
 mod math;
 pub(crate) mod modulation;
 pub(crate) mod norm;
+mod output_tile;
 pub(crate) mod patches;
 pub(crate) mod prediction;
-mod product;
-mod rectangle;
 pub(crate) mod resample;
 pub(crate) mod rotary;
 

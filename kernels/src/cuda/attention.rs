@@ -90,7 +90,7 @@ pub(crate) fn attend(
         head_dim: size(dim)?,
         page_size: size(table.page_size)?,
         scale: (dim as f32).sqrt().recip(),
-        element: qkv.element(op)?,
+        dtype: qkv.dtype_code(op)?,
         block_queries: 0,
         whole: 0,
         splits: 1,

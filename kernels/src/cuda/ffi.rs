@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// `ElementType` of `element.h`.
+/// `DType` of `dtype.h`.
 pub(crate) const F32: c_int = 0;
 pub(crate) const F16: c_int = 1;
 pub(crate) const BF16: c_int = 2;
@@ -38,7 +38,7 @@ pub(crate) struct PagedAttention {
     pub(crate) head_dim: u32,
     pub(crate) page_size: u32,
     pub(crate) scale: f32,
-    pub(crate) element: c_int,
+    pub(crate) dtype: c_int,
     pub(crate) block_queries: u32,
     pub(crate) whole: u32,
     pub(crate) splits: u32,
@@ -46,7 +46,7 @@ pub(crate) struct PagedAttention {
 }
 
 #[repr(C)]
-pub(crate) struct Product {
+pub(crate) struct Gemm {
     pub(crate) x: *const c_void,
     pub(crate) weight: *const c_void,
     pub(crate) bias: *const f32,
@@ -59,8 +59,8 @@ pub(crate) struct Product {
     pub(crate) kernel: u32,
     pub(crate) stride: u32,
     pub(crate) padding: u32,
-    pub(crate) element: c_int,
-    pub(crate) output: c_int,
+    pub(crate) dtype: c_int,
+    pub(crate) output_dtype: c_int,
     pub(crate) activation: c_int,
     pub(crate) add: u32,
 }
@@ -81,7 +81,7 @@ pub(crate) struct NormRotate {
     pub(crate) heads: u32,
     pub(crate) head_dim: u32,
     pub(crate) eps: f32,
-    pub(crate) element: c_int,
+    pub(crate) dtype: c_int,
 }
 
 #[repr(C)]
@@ -94,14 +94,13 @@ pub(crate) struct Bilinear {
     pub(crate) x_height: u32,
     pub(crate) x_width: u32,
     pub(crate) channels: u32,
-    pub(crate) element: c_int,
+    pub(crate) dtype: c_int,
     pub(crate) add: u32,
 }
 
 /// `cudaErrorMemoryAllocation`.
 pub(crate) const OUT_OF_MEMORY: c_int = 2;
 
-// Names for the linker as `symbols.h` has them.
 unsafe extern "C" {
     pub(crate) fn cudaGetLastError() -> c_int;
     pub(crate) fn cudaGetErrorString(error: c_int) -> *const c_char;
@@ -112,8 +111,8 @@ unsafe extern "C" {
     pub(crate) fn paged_attention_workspace(attention: *const PagedAttention) -> u64;
     #[link_name = "periplus_paged_attention"]
     pub(crate) fn paged_attention(attention: *const PagedAttention, stream: Stream) -> c_int;
-    #[link_name = "periplus_product"]
-    pub(crate) fn product(product: *const Product, stream: Stream) -> c_int;
+    #[link_name = "periplus_gemm"]
+    pub(crate) fn gemm(gemm: *const Gemm, stream: Stream) -> c_int;
 
     #[cfg(periplus_hopper)]
     #[link_name = "periplus_paged_attention_hopper_plan"]
@@ -122,14 +121,14 @@ unsafe extern "C" {
     #[link_name = "periplus_paged_attention_hopper"]
     pub(crate) fn paged_attention_hopper(attention: *const PagedAttention, stream: Stream) -> c_int;
     #[cfg(periplus_hopper)]
-    #[link_name = "periplus_product_hopper_fits"]
-    pub(crate) fn product_hopper_fits(product: *const Product) -> c_int;
+    #[link_name = "periplus_gemm_hopper_fits"]
+    pub(crate) fn gemm_hopper_fits(gemm: *const Gemm) -> c_int;
     #[cfg(periplus_hopper)]
-    #[link_name = "periplus_product_hopper_plan"]
-    pub(crate) fn product_hopper_plan(product: *const Product, multiprocessors: u32) -> u32;
+    #[link_name = "periplus_gemm_hopper_plan"]
+    pub(crate) fn gemm_hopper_plan(gemm: *const Gemm, multiprocessors: u32) -> u32;
     #[cfg(periplus_hopper)]
-    #[link_name = "periplus_product_hopper"]
-    pub(crate) fn product_hopper(product: *const Product, plan: u32, stream: Stream) -> c_int;
+    #[link_name = "periplus_gemm_hopper"]
+    pub(crate) fn gemm_hopper(gemm: *const Gemm, plan: u32, stream: Stream) -> c_int;
 
     #[cfg(test)]
     #[link_name = "periplus_layouts"]
@@ -137,7 +136,7 @@ unsafe extern "C" {
     #[link_name = "periplus_layer_norm"]
     pub(crate) fn layer_norm(
         y: *mut c_void,
-        element: c_int,
+        dtype: c_int,
         x: *const f32,
         weight: *const f32,
         bias: *const f32,
@@ -161,7 +160,7 @@ unsafe extern "C" {
     #[link_name = "periplus_patches"]
     pub(crate) fn patches(
         y: *mut c_void,
-        element: c_int,
+        dtype: c_int,
         x: *const u8,
         scale: *const f32,
         shift: *const f32,
@@ -192,7 +191,7 @@ unsafe extern "C" {
         stream: Stream,
     ) -> c_int;
     #[link_name = "periplus_relu"]
-    pub(crate) fn relu(x: *mut c_void, element: c_int, rows: u64, channels: u32, first: u32, stream: Stream) -> c_int;
+    pub(crate) fn relu(x: *mut c_void, dtype: c_int, rows: u64, channels: u32, first: u32, stream: Stream) -> c_int;
     #[link_name = "periplus_bilinear"]
     pub(crate) fn bilinear(operation: *const Bilinear, stream: Stream) -> c_int;
     #[link_name = "periplus_depth_to_space"]
@@ -210,7 +209,7 @@ unsafe extern "C" {
     #[link_name = "periplus_add_plane"]
     pub(crate) fn add_plane(
         x: *mut c_void,
-        element: c_int,
+        dtype: c_int,
         u: *const f32,
         v: *const f32,
         frames: u32,
@@ -223,7 +222,7 @@ unsafe extern "C" {
     pub(crate) fn predict_pixels(
         y: *mut f32,
         x: *const c_void,
-        element: c_int,
+        dtype: c_int,
         weight: *const f32,
         bias: *const f32,
         pixels: u64,
@@ -251,15 +250,15 @@ mod tests {
         let ours = [
             layout!(PagePool: keys value_offset row_stride page_stride pages).to_vec(),
             layout!(PagedAttention: queries query_stride group_stride output frames special table frame_pages special_pages
-                last_rows batch tokens heads head_dim page_size scale element block_queries whole splits workspace)
+                last_rows batch tokens heads head_dim page_size scale dtype block_queries whole splits workspace)
             .to_vec(),
-            layout!(Product: x weight bias y frames height width inputs outputs kernel stride padding element output
+            layout!(Gemm: x weight bias y frames height width inputs outputs kernel stride padding dtype output_dtype
                 activation add)
             .to_vec(),
             layout!(NormRotate: qkv norms cosines sines times time_pairs pairing keys value_offset tokens period heads
-                head_dim eps element)
+                head_dim eps dtype)
             .to_vec(),
-            layout!(Bilinear: y x frames height width x_height x_width channels element add).to_vec(),
+            layout!(Bilinear: y x frames height width x_height x_width channels dtype add).to_vec(),
         ]
         .concat();
         // SAFETY: it reads a table, and no further.

@@ -5,8 +5,9 @@
 
 pub(crate) mod attention;
 pub(crate) mod ffi;
+pub(crate) mod gemm;
+pub(crate) mod gemm;
 pub(crate) mod operations;
-pub(crate) mod product;
 
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::cuda_backend::cudarc::driver::sys::{
@@ -48,7 +49,7 @@ impl Memory {
     }
 
     /// How the kernels number the type.
-    pub(crate) fn element(self, what: &str) -> Result<c_int> {
+    pub(crate) fn dtype_code(self, what: &str) -> Result<c_int> {
         match self.dtype {
             DType::F32 => Ok(ffi::F32),
             DType::F16 => Ok(ffi::F16),
@@ -65,7 +66,7 @@ impl Memory {
 
 /// Where a contiguous operand lies, of an operation that is to run on `device`. `what` names operation and operand.
 ///
-/// Reading and writing from several queues is not tracked (see [`crate::device::queue`]), so an address may be used
+/// Reading and writing from several streams is not tracked (see [`crate::device::cuda_stream`]), so an address may be used
 /// as long as the storage lives.
 pub(crate) fn memory(what: &str, device: &CudaDevice, storage: &CudaStorage, layout: &Layout) -> Result<Memory> {
     fn place<T>(slice: &CudaSlice<T>, stream: &CudaStream) -> (u64, usize) {
@@ -93,10 +94,10 @@ pub(crate) fn memory(what: &str, device: &CudaDevice, storage: &CudaStorage, lay
     Ok(Memory { address, dtype: storage.dtype() }.skip(start))
 }
 
-/// As [`memory`], of an operand that is written: it must be in the queue of `device`, since nothing orders two.
+/// As [`memory`], of an operand that is written: it must belong to the CUDA stream of `device`, since nothing orders two.
 pub(crate) fn target(what: &str, device: &CudaDevice, storage: &CudaStorage, layout: &Layout) -> Result<Memory> {
     if !device.same_device(&storage.device) {
-        bail!("{what}: is not in the queue of what is written to it")
+        bail!("{what}: does not belong to the CUDA stream of what is written to it")
     }
     memory(what, device, storage, layout)
 }
@@ -125,7 +126,7 @@ pub(crate) fn output(op: &str, device: &CudaDevice, dtype: DType, dims: &[usize]
     Ok((storage, memory))
 }
 
-/// The queue of `device`, which is made current for the launch that follows.
+/// The CUDA stream of `device`, which is made current for the launch that follows.
 pub(crate) fn stream(device: &CudaDevice) -> Result<ffi::Stream> {
     let stream = device.cuda_stream();
     stream.context().bind_to_thread().w()?;

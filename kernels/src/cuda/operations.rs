@@ -30,7 +30,7 @@ pub(crate) fn layer_norm(
     (rows, channels): (u64, u32),
     eps: f32,
 ) -> Result<()> {
-    let element = y.element("layer_norm: y")?;
+    let element = y.dtype_code("layer_norm: y")?;
     let [x, weight, bias] = floats("layer_norm", operands)?;
     launch!(device, layer_norm(y.pointer_mut(), element, x, weight, bias, rows, channels, eps))
 }
@@ -58,7 +58,7 @@ pub(crate) fn patches(
     colours: [Memory; 2],
     [frames, rows, columns, patch]: [u32; 4],
 ) -> Result<()> {
-    let element = y.element("patches: y")?;
+    let element = y.dtype_code("patches: y")?;
     let x = x.expect("patches: x", DType::U8)?.pointer();
     let [scale, shift] = floats("patches", colours)?;
     launch!(device, patches(y.pointer_mut(), element, x, scale, shift, frames, rows, columns, patch))
@@ -86,7 +86,7 @@ pub(crate) fn modulate(
 }
 
 pub(crate) fn relu(device: &CudaDevice, x: Memory, rows: u64, channels: u32, first: u32) -> Result<()> {
-    let element = x.element("relu: x")?;
+    let element = x.dtype_code("relu: x")?;
     launch!(device, relu(x.pointer_mut(), element, rows, channels, first))
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn add_plane(
     waves: [Memory; 2],
     [frames, height, width, channels]: [u32; 4],
 ) -> Result<()> {
-    let element = x.element("add_plane: x")?;
+    let element = x.dtype_code("add_plane: x")?;
     let [u, v] = floats("add_plane", waves)?;
     launch!(device, add_plane(x.pointer_mut(), element, u, v, frames, height, width, channels))
 }
@@ -125,7 +125,7 @@ pub(crate) fn predict_pixels(
     (pixels, channels, outputs): (u64, u32, u32),
     activation: c_int,
 ) -> Result<()> {
-    let element = x.element("predict: x")?;
+    let element = x.dtype_code("predict: x")?;
     let [weight, bias] = floats("predict", layer)?;
     launch!(
         device,

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 /// Some outputs of some rows of y, borrowed exclusively, though what it borrows does not lie in one piece.
-pub(super) struct Rectangle<'a> {
+pub(super) struct OutputTile<'a> {
     y: *mut f32,
     /// Numbers from a row of y to the next.
     stride: usize,
@@ -17,12 +17,12 @@ pub(super) struct Rectangle<'a> {
 // SAFETY: it stands for a `&mut [f32]` per row, which may go to another thread; a shared reference to it gives no
 // access to y.
 #[allow(unsafe_code)]
-unsafe impl Send for Rectangle<'_> {}
+unsafe impl Send for OutputTile<'_> {}
 // SAFETY: as above.
 #[allow(unsafe_code)]
-unsafe impl Sync for Rectangle<'_> {}
+unsafe impl Sync for OutputTile<'_> {}
 
-impl<'a> Rectangle<'a> {
+impl<'a> OutputTile<'a> {
     /// All of y `[rows, outputs]`.
     pub(super) fn new(y: &'a mut [f32], outputs: usize) -> Self {
         let rows = y.len() / outputs;
@@ -87,7 +87,7 @@ mod tests {
     fn every_number_is_in_one_part() {
         for (rows, outputs) in [(3, 4), (7, 10), (1, 1), (100, 3), (2, 100)] {
             let mut y = vec![0.0; 70];
-            Rectangle::new(&mut y, 10).split(rows, outputs).for_each(|mut part| {
+            OutputTile::new(&mut y, 10).split(rows, outputs).for_each(|mut part| {
                 assert!(part.rows().len() <= rows && part.outputs().len() <= outputs);
                 for row in part.rows() {
                     part.row(row, part.outputs()).iter_mut().for_each(|y| *y += 1.0);
@@ -104,7 +104,7 @@ mod tests {
             let mut y = vec![0.0; 40];
             // SAFETY: it is the only part.
             #[allow(unsafe_code)]
-            let mut part = unsafe { Rectangle::new(&mut y, 10).part(1, 4, 1, 4) };
+            let mut part = unsafe { OutputTile::new(&mut y, 10).part(1, 4, 1, 4) };
             part.row(1, 4..8);
             let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| part.row(row, outputs).len()));
             assert!(caught.is_err());

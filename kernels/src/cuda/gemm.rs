@@ -17,7 +17,7 @@ pub(crate) struct Target {
 }
 
 /// y = or += x weight + bias over the places of `window`.
-pub(crate) fn product(
+pub(crate) fn gemm(
     op: &'static str,
     target: &Target,
     (x, x_layout): (&CudaStorage, &Layout),
@@ -28,7 +28,7 @@ pub(crate) fn product(
     let device = &x.device;
     let x = memory(op, device, x, x_layout)?;
     let weight = memory(op, device, weight, weight_layout)?;
-    let element = x.element(op)?;
+    let element = x.dtype_code(op)?;
     if weight.dtype() != x.dtype() || ![x.dtype(), DType::F32].contains(&target.y.dtype()) {
         let dtypes = (x.dtype(), weight.dtype(), target.y.dtype());
         bail!("{op}: x, weight and y stored as {dtypes:?} must be of one type, y that or F32")
@@ -36,7 +36,7 @@ pub(crate) fn product(
     let bias = bias.map(|bias| bias.memory(op, device)?.expect(op, DType::F32)).transpose()?;
     let [height, width, inputs] = window.input;
     let size = |size| count(op, size);
-    let product = ffi::Product {
+    let gemm = ffi::Gemm {
         x: x.pointer(),
         weight: weight.pointer(),
         bias: bias.map_or(std::ptr::null(), Memory::pointer),
@@ -50,7 +50,7 @@ pub(crate) fn product(
         stride: size(window.stride)?,
         padding: size(window.padding)?,
         element,
-        output: target.y.element(op)?,
+        output_dtype: target.y.dtype_code(op)?,
         activation: activation(target.activation),
         add: u32::from(target.add),
     };
@@ -60,12 +60,12 @@ pub(crate) fn product(
     // SAFETY: shapes have been checked against each other and against the memory that the tensors hold; what is
     // queued on a stream is done before later work on it, that of freeing the memory included.
     #[cfg(periplus_hopper)]
-    if card.hopper && unsafe { ffi::product_hopper_fits(&raw const product) } != 0 {
-        let plan = unsafe { ffi::product_hopper_plan(&raw const product, card.multiprocessors) };
-        return launched(op, unsafe { ffi::product_hopper(&raw const product, plan, stream) });
+    if card.hopper && unsafe { ffi::gemm_hopper_fits(&raw const gemm) } != 0 {
+        let plan = unsafe { ffi::gemm_hopper_plan(&raw const gemm, card.multiprocessors) };
+        return launched(op, unsafe { ffi::gemm_hopper(&raw const gemm, plan, stream) });
     }
     // SAFETY: as above.
-    launched(op, unsafe { ffi::product(&raw const product, stream) })
+    launched(op, unsafe { ffi::gemm(&raw const gemm, stream) })
 }
 
 fn activation(activation: Activation) -> c_int {

@@ -1,20 +1,20 @@
-//! The way of results to main memory.
+//! Readback: copies of results to main memory.
 
 use candle_core::{Result, Tensor};
 
 /// Copies tensors to main memory. On a card all copies of a call are in flight together and are waited for once, over
 /// memory that is kept from call to call.
 #[derive(Debug, Default)]
-pub struct Download {
+pub struct Readback {
     #[cfg(feature = "cuda")]
     staging: Option<card::Staging>,
 }
 
-impl Download {
-    /// The elements of each tensor, float32 and contiguous. What is in their [`queue`](crate::device::queue) is then done.
+impl Readback {
+    /// The elements of each tensor, float32 and contiguous. What is in their [CUDA stream](crate::device::cuda_stream) is then done.
     ///
     /// # Errors
-    /// When a tensor is not contiguous or not float32, they are not all of one queue, or the device has failed.
+    /// When a tensor is not contiguous or not float32, they are not all of one CUDA stream, or the device has failed.
     pub fn read(&mut self, tensors: &[Tensor]) -> Result<Vec<Vec<f32>>> {
         match tensors.first().map(Tensor::device) {
             #[cfg(feature = "cuda")]
@@ -37,7 +37,7 @@ mod card {
     use candle_core::cuda_backend::{CudaDevice, WrapErr};
     use candle_core::{DType, bail};
 
-    const OP: &str = "download";
+    const OP: &str = "readback";
 
     pub(super) struct Staging(PinnedHostSlice<f32>);
 
@@ -52,14 +52,14 @@ mod card {
         staging: &mut Option<Staging>,
         tensors: &[Tensor],
     ) -> Result<Vec<Vec<f32>>> {
-        let queued = room(device, staging, tensors).and_then(|numbers| {
-            queue(device, numbers, tensors)?;
+        let submitted = room(device, staging, tensors).and_then(|numbers| {
+            submit(device, numbers, tensors)?;
             Ok(&*numbers)
         });
         // Also after an error: copies may be on their way, and what the tensors hold may still be computed, in memory that the
         // caller thinks is at rest.
         device.cuda_stream().synchronize().w()?;
-        let mut rest = queued?;
+        let mut rest = submitted?;
         Ok(tensors
             .iter()
             .map(|tensor| {
@@ -88,10 +88,10 @@ mod card {
     }
 
     /// Queues the copies.
-    fn queue(device: &CudaDevice, mut rest: &mut [f32], tensors: &[Tensor]) -> Result<()> {
+    fn submit(device: &CudaDevice, mut rest: &mut [f32], tensors: &[Tensor]) -> Result<()> {
         for tensor in tensors {
             if !tensor.device().as_cuda_device()?.same_device(device) {
-                bail!("{OP}: the results are of more than one queue")
+                bail!("{OP}: the results belong to more than one CUDA stream")
             }
             let operand = Operand::read(tensor);
             let from = operand.memory(OP, device)?.expect(OP, DType::F32)?;

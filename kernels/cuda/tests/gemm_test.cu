@@ -1,35 +1,35 @@
 // Fresh random inputs, a float64 reference on the device, poisoned outputs, twice the same bits; and times.
-#include "../product.h"
+#include "../gemm.h"
 #include "device.h"
 #include <deque>
 #include <map>
 
 struct Kernel {
     const char *name;
-    cudaError_t (*run)(const Product *, cudaStream_t);
-    int (*fits)(const Product *);
+    cudaError_t (*run)(const Gemm *, cudaStream_t);
+    int (*fits)(const Gemm *);
     bool timed = true;
 };
 static uint32_t multiprocessors;
 static const Kernel kernels[] = {
-    {"portable", product, [](const Product *) { return 1; }},
+    {"portable", product, [](const Gemm *) { return 1; }},
     {"hopper",
-     [](const Product *p, cudaStream_t stream) {
-         return product_hopper(p, product_hopper_plan(p, multiprocessors), stream);
+     [](const Gemm *p, cudaStream_t stream) {
+         return periplus_gemm_hopper(p, periplus_gemm_hopper_plan(p, multiprocessors), stream);
      },
-     product_hopper_fits},
+     gemm_hopper_fits},
     // Plans that suit a card and sizes that are not at hand; the same for a case each time.
     {"hopper, any plan",
-     [](const Product *p, cudaStream_t stream) {
+     [](const Gemm *p, cudaStream_t stream) {
          const uint32_t sizes = p->frames * 7 + p->height * 5 + p->width * 3 + p->inputs / 8 + p->outputs;
-         return product_hopper(p, sizes % PRODUCT_HOPPER_PLANS, stream);
+         return periplus_gemm_hopper(p, sizes % GEMM_HOPPER_PLANS, stream);
      },
-     product_hopper_fits, false},
+     gemm_hopper_fits, false},
 };
 static const char *type_names[] = {"f32", "f16", "bf16"};
 
 struct Case {
-    Product p{};  // sizes, types, activation, add
+    Gemm p{};  // sizes, types, activation, add
     bool bias = true, nan = false;
     float gain = 1.f;                                  // of the sums
     uint32_t x_from = 0, weight_from = 0, y_from = 0;  // elements past an alignment of 256 bytes
@@ -45,20 +45,20 @@ struct Case {
         char b[300];
         snprintf(b, sizeof b,
                  "%s -> %s %ux%ux%ux%u -> %u kernel %u stride %u padding %u activation %d%s%s%s from %u %u %u",
-                 type_names[p.type], type_names[p.output], p.frames, p.height, p.width, p.inputs, p.outputs, p.kernel,
+                 type_names[p.dtype], type_names[p.output], p.frames, p.height, p.width, p.inputs, p.outputs, p.kernel,
                  p.stride, p.padding, p.activation, p.add ? " add" : "", bias ? " bias" : "", nan ? " nan" : "", x_from,
                  weight_from, y_from);
         return b;
     }
 };
-static Case linear(ElementType type, uint32_t rows, uint32_t inputs, uint32_t outputs) {
+static Case linear(DType dtype, uint32_t rows, uint32_t inputs, uint32_t outputs) {
     Case c;
-    c.p = {nullptr, nullptr, nullptr, nullptr, 1, 1, rows, inputs, outputs, 1, 1, 0, type, type, ACTIVATION_IDENTITY, 0};
+    c.p = {nullptr, nullptr, nullptr, nullptr, 1, 1, rows, inputs, outputs, 1, 1, 0, dtype, dtype, ACTIVATION_IDENTITY, 0};
     return c;
 }
-static Case convolution(ElementType type, uint32_t height, uint32_t width, uint32_t inputs, uint32_t outputs,
+static Case convolution(DType dtype, uint32_t height, uint32_t width, uint32_t inputs, uint32_t outputs,
                         uint32_t stride = 1) {
-    Case c = linear(type, width, inputs, outputs);
+    Case c = linear(dtype, width, inputs, outputs);
     c.p.height = height;
     c.p.kernel = 3;
     c.p.padding = 1;
@@ -66,10 +66,10 @@ static Case convolution(ElementType type, uint32_t height, uint32_t width, uint3
     return c;
 }
 
-template <typename F> static void with_type(ElementType type, F f) {
-    if (type == ELEMENT_F32)
+template <typename F> static void with_type(DType dtype, F f) {
+    if (dtype == DTYPE_F32)
         f(float());
-    else if (type == ELEMENT_F16)
+    else if (dtype == DTYPE_F16)
         f(__half());
     else
         f(__nv_bfloat16());
@@ -79,13 +79,13 @@ template <typename T> __global__ void fill_kernel(T *to, uint64_t count, float g
     for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < count; i += (uint64_t)gridDim.x * blockDim.x)
         to[i] = from_float<T>(gain * noise((seed << 36) + i));
 }
-// All bits set, a NaN in every type, around and then noise within.
-static char *filled(Device &d, ElementType type, uint64_t count, uint32_t from, float gain, uint64_t seed) {
-    const uint64_t bytes = (count + from) * size_of(type) + 512;
+// All bits set, a NaN in every dtype, around and then noise within.
+static char *filled(Device &d, DType dtype, uint64_t count, uint32_t from, float gain, uint64_t seed) {
+    const uint64_t bytes = (count + from) * size_of(dtype) + 512;
     char *base = d.get(bytes);
     CHECK(cudaMemset(base, 0xFF, bytes));
-    char *start = base + 256 + from * size_of(type);
-    with_type(type, [&](auto zero) {
+    char *start = base + 256 + from * size_of(dtype);
+    with_type(dtype, [&](auto zero) {
         using T = decltype(zero);
         if (count) fill_kernel<T><<<2048, 256>>>((T *)start, count, gain, seed);
     });
@@ -100,7 +100,7 @@ struct Wanted {
 };
 // A warp a number of y. `y` holds what was there before.
 template <typename T, typename Y>
-__global__ void reference_kernel(Product p, uint64_t rows, uint64_t height, uint64_t width, const Y *y, Wanted *result) {
+__global__ void reference_kernel(Gemm p, uint64_t rows, uint64_t height, uint64_t width, const Y *y, Wanted *result) {
     const uint64_t warps = (uint64_t)gridDim.x * blockDim.x / 32;
     const int lane = threadIdx.x % 32;
     for (uint64_t i = (blockIdx.x * (uint64_t)blockDim.x + threadIdx.x) / 32; i < rows * p.outputs; i += warps) {
@@ -130,12 +130,12 @@ __global__ void reference_kernel(Product p, uint64_t rows, uint64_t height, uint
         if (p.activation == ACTIVATION_RELU && sum < 0) sum = 0;
         if (p.activation == ACTIVATION_SILU) sum = sum / (1 + exp(-sum));
         if (p.add) sum += to_double(y[i]), size += fabs(to_double(y[i]));
-        if (p.output == ELEMENT_F16 && fabs(sum) > 65504) sum = sum < 0 ? -65504 : 65504;
+        if (p.output == DTYPE_F16 && fabs(sum) > 65504) sum = sum < 0 ? -65504 : 65504;
         result[i] = {sum, size};
     }
 }
 // {squares of differences, of numbers, of sizes, numbers that are wrong by themselves}. A number may be off by `rounding` of
-// itself, or by `least` where its type ends, and by `summing` of its size; here by 20 times the latter, since hundreds of
+// itself, or by `least` where its dtype ends, and by `summing` of its size; here by 20 times the latter, since hundreds of
 // millions are compared.
 template <typename Y> __global__ void compare_kernel(const Y *y, const Wanted *wanted, uint64_t count, double rounding,
                                                      double least, double summing, double *result) {
@@ -162,14 +162,14 @@ __global__ void differ_kernel(const char *a, const char *b, uint64_t bytes, doub
         if (a[i] != b[i]) *result = 1;
 }
 
-// What a number of the output type is at most off by when rounded, relative to it: half a unit in the last place.
-static double rounding(ElementType output) {
-    return std::ldexp(1., output == ELEMENT_F32 ? -24 : output == ELEMENT_F16 ? -11 : -8);
+// What a number of the output dtype is at most off by when rounded, relative to it: half a unit in the last place.
+static double rounding(DType output) {
+    return std::ldexp(1., output == DTYPE_F32 ? -24 : output == DTYPE_F16 ? -11 : -8);
 }
 // What sums of `terms` terms in float32 are off by, relative to their size: float32 adds steps of 32; tensor cores round
 // towards zero, which adds up with the number of steps of 16.
 static double summing(const Case &c) {
-    return c.p.type == ELEMENT_F32 ? 4e-7 : 4e-7 + c.terms() / 16 * std::ldexp(1., -25);
+    return c.p.dtype == DTYPE_F32 ? 4e-7 : 4e-7 + c.terms() / 16 * std::ldexp(1., -25);
 }
 
 static int failures = 0;
@@ -181,18 +181,18 @@ static std::map<std::string, Tally> tallies;
 
 struct Operands {
     Device device;
-    Product p;
+    Gemm p;
     char *y_before, *y_base;
     uint64_t y_bytes, y_count;
     static constexpr uint64_t GUARD = 4096;
 
     Operands(const Case &c, uint64_t seed) : p(c.p) {
-        p.x = filled(device, p.type, c.x_count(), c.x_from, std::sqrt(c.gain), seed);
-        p.weight = filled(device, p.type, c.weight_count(), c.weight_from,
+        p.x = filled(device, p.dtype, c.x_count(), c.x_from, std::sqrt(c.gain), seed);
+        p.weight = filled(device, p.dtype, c.weight_count(), c.weight_from,
                           std::sqrt(c.gain / std::max<uint64_t>(c.terms(), 1)), seed + 1);
-        if (c.bias) p.bias = (const float *)filled(device, ELEMENT_F32, p.outputs, 0, c.gain, seed + 2);
+        if (c.bias) p.bias = (const float *)filled(device, DTYPE_F32, p.outputs, 0, c.gain, seed + 2);
         if (c.nan && c.x_count())
-            CHECK(cudaMemset((char *)p.x + mixed(seed) % c.x_count() * size_of(p.type), 0xFF, size_of(p.type)));
+            CHECK(cudaMemset((char *)p.x + mixed(seed) % c.x_count() * size_of(p.dtype), 0xFF, size_of(p.dtype)));
         y_count = c.rows() * p.outputs;
         y_bytes = y_count * size_of(p.output);
         const uint64_t from = GUARD + c.y_from * size_of(p.output), all = y_bytes + 2 * GUARD + 256;
@@ -225,7 +225,7 @@ static void check(const Case &c, std::mt19937_64 &random, const char *what) {
     char *first = o.device.get(o.y_bytes);
     o.reset();
     if (o.y_count)
-        with_type(c.p.type, [&](auto x) {
+        with_type(c.p.dtype, [&](auto x) {
             with_type(c.p.output, [&](auto y) {
                 using X = decltype(x);
                 using Y = decltype(y);
@@ -243,7 +243,7 @@ static void check(const Case &c, std::mt19937_64 &random, const char *what) {
         CHECK(cudaDeviceSynchronize());
         CHECK(cudaMemset(result, 0, 32));
         const double relative = rounding(c.p.output), sums = summing(c);
-        const double least = c.p.output == ELEMENT_F16 ? std::ldexp(1., -25) : 0;
+        const double least = c.p.output == DTYPE_F16 ? std::ldexp(1., -25) : 0;
         with_type(c.p.output, [&](auto y) {
             using Y = decltype(y);
             compare_kernel<Y>
@@ -267,7 +267,7 @@ static void check(const Case &c, std::mt19937_64 &random, const char *what) {
         CHECK(cudaMemcpy(h, result, 8, cudaMemcpyDeviceToHost));
         if (h[0] > 0) why += " second run differs";
         Tally &t =
-            tallies[std::string(kernel.name) + " " + type_names[c.p.type] + " -> " + type_names[c.p.output] + " " + what];
+            tallies[std::string(kernel.name) + " " + type_names[c.p.dtype] + " -> " + type_names[c.p.output] + " " + what];
         t.cases++;
         if (norm > 0) t.worst = std::max(t.worst, difference / norm);
         if (!why.empty() && failures++ < 30)
@@ -279,7 +279,7 @@ static void check(const Case &c, std::mt19937_64 &random, const char *what) {
 // Microseconds of one launch, replayed in a graph over operands that together are more than the caches hold.
 static void bench(const char *name, const Case &c, std::mt19937_64 &random) {
     const uint64_t bytes =
-        (c.x_count() + c.weight_count()) * size_of(c.p.type) + c.rows() * c.p.outputs * size_of(c.p.output);
+        (c.x_count() + c.weight_count()) * size_of(c.p.dtype) + c.rows() * c.p.outputs * size_of(c.p.output);
     const int sets = (int)std::min<uint64_t>(std::max<uint64_t>((256ull << 20) / bytes, 2), 24);
     std::deque<Operands> operands;
     for (int i = 0; i < sets; i++) operands.emplace_back(c, random() & 0xFFFFFF);
@@ -312,7 +312,7 @@ static void bench(const char *name, const Case &c, std::mt19937_64 &random) {
         std::sort(times.begin(), times.end());
         const double us = times[4], flops = 2. * c.rows() * c.p.outputs * c.terms();
         printf("%-34s %-8s %4s %9.2f us (%.2f .. %.2f) %7.1f TFLOP/s %7.1f GB/s\n", name, kernel.name,
-               type_names[c.p.type], us, times[0], times[8], flops / us * 1e-6, bytes / us * 1e-3);
+               type_names[c.p.dtype], us, times[0], times[8], flops / us * 1e-6, bytes / us * 1e-3);
         fflush(stdout);
         CHECK(cudaGraphExecDestroy(replay));
         CHECK(cudaGraphDestroy(graph));
@@ -329,36 +329,36 @@ struct Named {
 // Tokens of frames of 518 x 294, 518 x 392 and 518 x 518 pixels.
 static const uint32_t other_sizes[] = {783, 1041, 1375};
 // The products of a block for frames of so many tokens.
-static std::vector<Named> block(ElementType type, uint32_t tokens) {
+static std::vector<Named> block(DType dtype, uint32_t tokens) {
     std::vector<Named> all = {
-        {"queries, keys, values", linear(type, tokens, 1024, 3072)},
-        {"attention out", linear(type, tokens, 1024, 1024)},
-        {"perceptron in", linear(type, tokens, 1024, 4096)},
-        {"perceptron out", linear(type, tokens, 4096, 1024)},
+        {"queries, keys, values", linear(dtype, tokens, 1024, 3072)},
+        {"attention out", linear(dtype, tokens, 1024, 1024)},
+        {"perceptron in", linear(dtype, tokens, 1024, 4096)},
+        {"perceptron out", linear(dtype, tokens, 4096, 1024)},
     };
     all[2].c.p.activation = ACTIVATION_GELU;
-    for (int i : {1, 3}) all[i].c.p.output = ELEMENT_F32, all[i].c.p.add = 1;
+    for (int i : {1, 3}) all[i].c.p.output = DTYPE_F32, all[i].c.p.add = 1;
     return all;
 }
 // The sizes of the network at 518 x 378.
-static std::vector<Named> network(ElementType type) {
-    std::vector<Named> all = block(type, 1005);
+static std::vector<Named> network(DType dtype) {
+    std::vector<Named> all = block(dtype, 1005);
     for (const Named &more : std::vector<Named>{
-        {"patches", linear(type, 999, 588, 1024)},
-        {"256 -> 256, 148 x 108", convolution(type, 108, 148, 256, 256)},
-        {"512 -> 256, 74 x 54", convolution(type, 54, 74, 512, 256)},
-        {"1024 -> 256, 37 x 27", convolution(type, 27, 37, 1024, 256)},
-        {"1024 -> 256, 19 x 14", convolution(type, 14, 19, 1024, 256)},
-        {"1024 -> 1024, 37 x 27, stride 2", convolution(type, 27, 37, 1024, 1024, 2)},
-        {"256 -> 128, 296 x 216", convolution(type, 216, 296, 256, 128)},
-        {"128 -> 32, 518 x 378", convolution(type, 378, 518, 128, 32)},
+        {"patches", linear(dtype, 999, 588, 1024)},
+        {"256 -> 256, 148 x 108", convolution(dtype, 108, 148, 256, 256)},
+        {"512 -> 256, 74 x 54", convolution(dtype, 54, 74, 512, 256)},
+        {"1024 -> 256, 37 x 27", convolution(dtype, 27, 37, 1024, 256)},
+        {"1024 -> 256, 19 x 14", convolution(dtype, 14, 19, 1024, 256)},
+        {"1024 -> 1024, 37 x 27, stride 2", convolution(dtype, 27, 37, 1024, 1024, 2)},
+        {"256 -> 128, 296 x 216", convolution(dtype, 216, 296, 256, 128)},
+        {"128 -> 32, 518 x 378", convolution(dtype, 378, 518, 128, 32)},
     })
         all.push_back(more);
     all[11].c.p.activation = ACTIVATION_RELU;
     return all;
 }
 
-static void random_cases(ElementType type, int count, std::mt19937_64 &random) {
+static void random_cases(DType dtype, int count, std::mt19937_64 &random) {
     auto uniform = [&](uint32_t low, uint32_t high) { return low + (uint32_t)(random() % (high - low + 1)); };
     auto log_uniform = [&](double low, double high) {
         return (uint32_t)std::exp(std::log(low) + std::log((high + .99) / low) * (random() % 100001 / 100000.));
@@ -369,7 +369,7 @@ static void random_cases(ElementType type, int count, std::mt19937_64 &random) {
     };
     for (int i = 0; i < count; i++) {
         const bool few = i % 5 == 0, is_linear = i % 5 <= 2;
-        Case c = linear(type, few ? uniform(1, 9) : log_uniform(1, 1100), channels(4096), channels(4096));
+        Case c = linear(dtype, few ? uniform(1, 9) : log_uniform(1, 1100), channels(4096), channels(4096));
         if (!is_linear) {
             c.p.frames = uniform(1, 3);
             c.p.height = log_uniform(1, 40);
@@ -380,7 +380,7 @@ static void random_cases(ElementType type, int count, std::mt19937_64 &random) {
             c.p.stride = random() % 2 ? 1 : uniform(1, 3);
             c.p.padding = uniform(0, 2);
         }
-        if (random() % 2) c.p.output = ELEMENT_F32;
+        if (random() % 2) c.p.output = DTYPE_F32;
         c.bias = random() % 4;
         c.nan = random() % 8 == 0;
         if (random() % 4 == 0)
@@ -404,45 +404,45 @@ int main(int argc, char **argv) {
     const int count = argc > 3 ? atoi(argv[3]) : 300;
     printf("%s seed %llu\n", device.name, (unsigned long long)seed);
     std::mt19937_64 random(seed);
-    const ElementType types[] = {ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16};
+    const DType dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
     if (mode == "tiny")  // under compute-sanitizer
-        for (ElementType type : types)
+        for (DType dtype : dtypes)
             for (uint32_t inputs : {72, 20, 13}) {
-                check(linear(type, 130, inputs, 70), random, "tiny");
-                check(linear(type, 3, inputs, 21), random, "tiny");
-                check(linear(type, 1, inputs, 5), random, "tiny");
-                check(convolution(type, 9, 7, inputs, 24), random, "tiny");
-                check(convolution(type, 9, 7, inputs, 129, 2), random, "tiny");
-                check(convolution(type, 33, 300, inputs, 130), random, "tiny");
+                check(linear(dtype, 130, inputs, 70), random, "tiny");
+                check(linear(dtype, 3, inputs, 21), random, "tiny");
+                check(linear(dtype, 1, inputs, 5), random, "tiny");
+                check(convolution(dtype, 9, 7, inputs, 24), random, "tiny");
+                check(convolution(dtype, 9, 7, inputs, 129, 2), random, "tiny");
+                check(convolution(dtype, 33, 300, inputs, 130), random, "tiny");
             }
     if (mode == "check")
-        for (ElementType type : types) {
-            for (const Named &named : network(type)) check(named.c, random, "network");
+        for (DType dtype : dtypes) {
+            for (const Named &named : network(dtype)) check(named.c, random, "network");
             for (uint32_t tokens : other_sizes)
-                for (const Named &named : block(type, tokens)) check(named.c, random, "network");
-            check(linear(type, 0, 64, 64), random, "empty");
-            check(linear(type, 20, 64, 0), random, "empty");
-            check(linear(type, 20, 0, 64), random, "empty");
-            check(linear(type, 2, 0, 64), random, "empty");
+                for (const Named &named : block(dtype, tokens)) check(named.c, random, "network");
+            check(linear(dtype, 0, 64, 64), random, "empty");
+            check(linear(dtype, 20, 64, 0), random, "empty");
+            check(linear(dtype, 20, 0, 64), random, "empty");
+            check(linear(dtype, 2, 0, 64), random, "empty");
             // More than 2^32 bytes of x and of y.
-            check(linear(type, 70000, 16, 33000), random, "large");
-            check(linear(type, 1100000, 2056, 8), random, "large");
-            random_cases(type, count, random);
+            check(linear(dtype, 70000, 16, 33000), random, "large");
+            check(linear(dtype, 1100000, 2056, 8), random, "large");
+            random_cases(dtype, count, random);
         }
     if (mode == "bench") {
-        for (const Named &named : network(ELEMENT_BF16)) bench(named.name, named.c, random);
+        for (const Named &named : network(DTYPE_BF16)) bench(named.name, named.c, random);
         for (uint32_t tokens : other_sizes)
-            for (const Named &named : block(ELEMENT_BF16, tokens))
+            for (const Named &named : block(DTYPE_BF16, tokens))
                 bench((named.name + (", " + std::to_string(tokens))).c_str(), named.c, random);
-        bench("perceptron in", network(ELEMENT_F16)[2].c, random);
-        for (int i : {0, 3, 4, 5}) bench(network(ELEMENT_F32)[i].name, network(ELEMENT_F32)[i].c, random);
+        bench("perceptron in", network(DTYPE_F16)[2].c, random);
+        for (int i : {0, 3, 4, 5}) bench(network(DTYPE_F32)[i].name, network(DTYPE_F32)[i].c, random);
         for (uint32_t rows : {1, 2, 4, 8})
             for (auto [inputs, outputs] : {std::pair(2048, 6144), {2048, 8192}, {8192, 2048}}) {
                 char name[60];
                 snprintf(name, sizeof name, "few rows %u, %d -> %d", rows, inputs, outputs);
-                bench(name, linear(ELEMENT_F32, rows, inputs, outputs), random);
+                bench(name, linear(DTYPE_F32, rows, inputs, outputs), random);
             }
-        bench("few rows 6, 1024 -> 4096", linear(ELEMENT_BF16, 6, 1024, 4096), random);
+        bench("few rows 6, 1024 -> 4096", linear(DTYPE_BF16, 6, 1024, 4096), random);
     } else {
         for (auto &t : tallies)
             printf("%-40s %5d cases, worst error %.2e\n", t.first.c_str(), t.second.cases, t.second.worst);

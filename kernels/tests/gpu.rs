@@ -10,14 +10,14 @@ use candle_core::{DType, Device, Tensor};
 use common::{Random, assert_close, assert_error, wide};
 use periplus_kernels::attention::{paged_attention, self_attention};
 use periplus_kernels::conv::{add_plane, conv2d, conv2d_add, depth_to_space, relu_in_place};
-use periplus_kernels::device::{open_cuda, queue};
-use periplus_kernels::download::Download;
+use periplus_kernels::device::{cuda_stream, open_cuda};
 use periplus_kernels::linear::{Activation, linear, linear_add};
 use periplus_kernels::modulation::modulate;
 use periplus_kernels::norm::layer_norm;
 use periplus_kernels::pages::{PageTable, Pools, Rows, append, copy_rows};
 use periplus_kernels::patches::patches;
 use periplus_kernels::prediction::{ValueActivation, predict};
+use periplus_kernels::readback::Readback;
 use periplus_kernels::resample::{bilinear, bilinear_add};
 use periplus_kernels::rotary::{HeadNorms, Pairing, Rotary, norm_rotate, norm_rotate_append};
 use periplus_kernels::tokens::{concat, join_channels};
@@ -300,11 +300,11 @@ fn tokens_side_by_side_and_modulated() {
         let [a, b, c] = [3, 1, 5].map(|rows| bench.pair(&[rows, 7], dtype));
         let cpu = concat(&[a.1, b.1.clone(), c.1], &Device::Cpu).unwrap();
         bench.card.synchronize().unwrap();
-        let other = queue(&bench.card).unwrap();
-        for queue in [&bench.card, &other] {
+        let other = cuda_stream(&bench.card).unwrap();
+        for stream in [&bench.card, &other] {
             for (rows, expected) in [(vec![a.0.clone(), b.0.clone(), c.0.clone()], &cpu), (vec![b.0.clone()], &b.1)] {
-                let joined = concat(&rows, queue).unwrap();
-                assert!(joined.device().same_device(queue));
+                let joined = concat(&rows, stream).unwrap();
+                assert!(joined.device().same_device(stream));
                 assert_same(&joined, expected, 1e-30);
             }
         }
@@ -318,27 +318,27 @@ fn tokens_side_by_side_and_modulated() {
     assert_same(&modulate(&x, &n, &m).unwrap(), &modulate(&cpu_x, &cpu_n, &cpu_m).unwrap(), bar(DType::F32));
 }
 
-/// What one queue reads may come from another once it has been waited for, what it writes may not.
+/// Operands that are read may belong to another CUDA stream, those that are written may not.
 #[test]
-fn nothing_is_written_in_another_queue() {
+fn nothing_is_written_in_another_cuda_stream() {
     let Some(mut bench) = Bench::new(10) else { return };
-    let other = queue(&bench.card).unwrap();
+    let other = cuda_stream(&bench.card).unwrap();
     let elsewhere = |dims: &[usize]| Tensor::zeros(dims, DType::F32, &other).unwrap();
     let (x, (w, _)) = (bench.float(&[4, 8]).0, bench.float(&[8, 8]));
-    assert_error(linear_add(&elsewhere(&[4, 8]), &x, &w, None), &["linear_add: y", "queue"]);
+    assert_error(linear_add(&elsewhere(&[4, 8]), &x, &w, None), &["linear_add: y", "CUDA stream"]);
     let (x, (w, _)) = (bench.float(&[1, 4, 4, 8]).0, bench.float(&[8, 1, 1, 8]));
-    assert_error(conv2d_add(&elsewhere(&[1, 4, 4, 8]), &x, &w, None, 0), &["conv2d_add: y", "queue"]);
-    assert_error(bilinear_add(&elsewhere(&[1, 6, 6, 8]), &x), &["bilinear_add: y", "queue"]);
+    assert_error(conv2d_add(&elsewhere(&[1, 4, 4, 8]), &x, &w, None, 0), &["conv2d_add: y", "CUDA stream"]);
+    assert_error(bilinear_add(&elsewhere(&[1, 6, 6, 8]), &x), &["bilinear_add: y", "CUDA stream"]);
     let qkv = bench.float(&[2, 3, 1, 64]).0;
-    assert_error(append(&elsewhere(&[1, 2, 2, 1, 64]), 0, 0, &qkv), &["append: pool", "queue"]);
+    assert_error(append(&elsewhere(&[1, 2, 2, 1, 64]), 0, 0, &qkv), &["append: pool", "CUDA stream"]);
     let [w, b] = [(); 2].map(|()| bench.float(&[64]).0);
     let [cos, sin] = [(); 2].map(|()| bench.float(&[2, 32]).0);
     let norms = HeadNorms { queries: (&w, &b), keys: (&w, &b), eps: 1e-5 };
     let rotary = Rotary { cos, sin, times: None, pairing: Pairing::SplitHalves };
     let pool = elsewhere(&[1, 2, 2, 1, 64]);
-    assert_error(norm_rotate_append(&qkv, &norms, &rotary, &pool, 0), &["norm_rotate_append: pool", "queue"]);
+    assert_error(norm_rotate_append(&qkv, &norms, &rotary, &pool, 0), &["norm_rotate_append: pool", "CUDA stream"]);
     let (pool, start) = (bench.float(&[1, 2, 2, 1, 64]).0, Rows { page: 0, row: 0 });
-    assert_error(copy_rows(&pool, start, &elsewhere(&[1, 2, 2, 1, 64]), start, 1), &["copy_rows: to", "queue"]);
+    assert_error(copy_rows(&pool, start, &elsewhere(&[1, 2, 2, 1, 64]), start, 1), &["copy_rows: to", "CUDA stream"]);
 }
 
 #[test]
@@ -354,24 +354,24 @@ fn layers_without_inputs_answer_their_bias() {
     }
 }
 
-/// Queues of which nobody and no tensor is in any more are handed on, others are not.
+/// CUDA streams that nothing uses any more are given to the next caller, others are not.
 #[test]
-fn queues_are_handed_on() {
+fn cuda_streams_are_reused() {
     let Some(bench) = Bench::new(12) else { return };
-    let name = |queue: &Device| format!("{queue:?}");
+    let name = |stream: &Device| format!("{stream:?}");
     let distinct = |names: &[String]| names.iter().collect::<std::collections::HashSet<_>>().len();
-    let take = || queue(&bench.card).unwrap();
+    let take = || cuda_stream(&bench.card).unwrap();
     let (held, tensor) = {
         let first = take();
         (name(&first), Tensor::zeros(5, DType::F32, &first).unwrap())
     };
     let taken = {
-        let queues: Vec<_> = (0..8).map(|_| take()).collect();
-        assert!(queues.iter().all(|queue| !queue.same_device(&bench.card)));
-        queues.iter().map(name).collect::<Vec<_>>()
+        let streams: Vec<_> = (0..8).map(|_| take()).collect();
+        assert!(streams.iter().all(|stream| !stream.same_device(&bench.card)));
+        streams.iter().map(name).collect::<Vec<_>>()
     };
     assert_eq!(distinct(&taken), 8);
-    assert!(!taken.contains(&held), "a tensor is in it");
+    assert!(!taken.contains(&held), "a tensor uses it");
     // One after the other; tests beside this one take some, too.
     let again: Vec<_> = (0..64).map(|_| name(&take())).collect();
     assert!(distinct(&again) <= 32 && taken.iter().any(|name| again.contains(name)), "{again:?}");
@@ -473,16 +473,16 @@ fn kernels_wait_for_what_they_read() {
 #[test]
 fn results_come_to_main_memory_together() {
     let Some(mut bench) = Bench::new(9) else { return };
-    let mut download = Download::default();
+    let mut readback = Readback::default();
     for scale in [1, 3, 2] {
         let pairs: Vec<_> = [5, 0, 700].map(|count| bench.float(&[scale, count])).into();
         let views: Vec<_> = pairs.iter().map(|(card, _)| card.narrow(0, scale - 1, 1).unwrap()).collect();
-        for (found, (_, cpu)) in download.read(&views).unwrap().iter().zip(&pairs) {
+        for (found, (_, cpu)) in readback.read(&views).unwrap().iter().zip(&pairs) {
             assert_eq!(*found, cpu.narrow(0, scale - 1, 1).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap());
         }
     }
-    let elsewhere = Tensor::zeros(3, DType::F32, &queue(&bench.card).unwrap()).unwrap();
-    assert_error(download.read(&[bench.float(&[3]).0, elsewhere]), &["more than one queue"]);
+    let elsewhere = Tensor::zeros(3, DType::F32, &cuda_stream(&bench.card).unwrap()).unwrap();
+    assert_error(readback.read(&[bench.float(&[3]).0, elsewhere]), &["more than one CUDA stream"]);
     let (half, _) = bench.pair(&[4], DType::BF16);
-    assert_error(download.read(&[half]), &["BF16"]);
+    assert_error(readback.read(&[half]), &["BF16"]);
 }

@@ -3,7 +3,7 @@
 // A linear layer over rows is the convolution of a picture one row high with a kernel of one pixel:
 // frames 1, height 1, width rows, kernel 1, stride 1, padding 0.
 #pragma once
-#include "element.h"
+#include "dtype.h"
 #include <cuda_runtime_api.h>
 #include <stdint.h>
 
@@ -21,23 +21,23 @@ typedef struct {
     const float *bias;  // [outputs], or null
     void *y;            // [frames, out_height, out_width, outputs], out = (in + 2 padding - kernel) / stride + 1
     uint32_t frames, height, width, inputs, outputs, kernel, stride, padding;
-    ElementType type;   // of x and weight
-    ElementType output; // of y: `type`, or float32
+    DType dtype;   // of x and weight
+    DType output; // of y: `type`, or float32
     Activation activation;
     uint32_t add;       // y += ..; the activation is then Identity
-} Product;
+} Gemm;
 
 // Any compute capability from 8.0 on, any sizes and alignments; fastest where `inputs` is a multiple of 8 and pointers
 // of 16 bytes. Products of up to 8 rows in all read the weights once, at the speed of memory.
-cudaError_t product(const Product *product, cudaStream_t stream);
+cudaError_t periplus_gemm(const Gemm *gemm, cudaStream_t stream);
 
 // For cards of compute capability 9.0 alone, which is not asked here: 16 bits, stride 1, `inputs` a multiple of 8, pointers multiples of 16 bytes.
-// product_hopper_fits: whether that is so and it is worth it (nonzero); else use product().
-// product_hopper_plan: of the ways to cut the work, 0 .. PRODUCT_HOPPER_PLANS, the one that `multiprocessors` need least time for.
-enum { PRODUCT_HOPPER_PLANS = 11 };
-int product_hopper_fits(const Product *product);
-uint32_t product_hopper_plan(const Product *product, uint32_t multiprocessors);
-cudaError_t product_hopper(const Product *product, uint32_t plan, cudaStream_t stream);
+// gemm_hopper_fits: whether that is so and it is worth it (nonzero); else use periplus_gemm().
+// gemm_hopper_plan: of the ways to cut the work, 0 .. GEMM_HOPPER_PLANS, the one that `multiprocessors` need least time for.
+enum { GEMM_HOPPER_PLANS = 11 };
+int periplus_gemm_hopper_fits(const Gemm *gemm);
+uint32_t periplus_gemm_hopper_plan(const Gemm *gemm, uint32_t multiprocessors);
+cudaError_t periplus_gemm_hopper(const Gemm *gemm, uint32_t plan, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

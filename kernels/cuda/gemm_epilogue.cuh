@@ -1,27 +1,27 @@
 // What every kernel of products does with its sums, and the sizes they share.
 #pragma once
 #include "instructions.cuh"
-#include "numbers.cuh"
-#include "product.h"
+#include "elements.cuh"
+#include "gemm.h"
 
-__host__ __device__ inline uint64_t out_size(uint64_t in, const Product &p) {
+__host__ __device__ inline uint64_t out_size(uint64_t in, const Gemm &p) {
     const uint64_t padded = in + 2 * (uint64_t)p.padding;
     return padded < p.kernel ? 0 : (padded - p.kernel) / p.stride + 1;
 }
 // Pixels of y, each a row of `outputs` sums.
-__host__ __device__ inline uint64_t rows_of(const Product &p) {
+__host__ __device__ inline uint64_t rows_of(const Gemm &p) {
     return p.frames * out_size(p.height, p) * out_size(p.width, p);
 }
 // Terms of a sum.
-__host__ __device__ inline uint64_t terms_of(const Product &p) { return (uint64_t)p.kernel * p.kernel * p.inputs; }
+__host__ __device__ inline uint64_t terms_of(const Gemm &p) { return (uint64_t)p.kernel * p.kernel * p.inputs; }
 
 // Whether the struct says what there is a product for; sizes may be zero. The limits keep pixels and terms within int, and
 // rows, with those that a last tile lacks, within 32 bits.
-inline bool valid(const Product &p) {
+inline bool valid(const Gemm &p) {
     constexpr uint64_t LIMIT = 1u << 30, MOST_ROWS = UINT32_MAX - 1024;
     return p.kernel > 0 && p.stride > 0 && p.kernel < 1u << 15 && p.padding < LIMIT && p.stride < LIMIT &&
-           p.height < LIMIT && p.width < LIMIT && terms_of(p) < LIMIT && p.type <= ELEMENT_BF16 &&
-           (p.output == p.type || p.output == ELEMENT_F32) && p.activation <= ACTIVATION_SILU &&
+           p.height < LIMIT && p.width < LIMIT && terms_of(p) < LIMIT && p.dtype <= DTYPE_BF16 &&
+           (p.output == p.dtype || p.output == DTYPE_F32) && p.activation <= ACTIVATION_SILU &&
            (!p.add || p.activation == ACTIVATION_IDENTITY) && out_size(p.height, p) * out_size(p.width, p) <= MOST_ROWS &&
            rows_of(p) <= MOST_ROWS;
 }
@@ -69,7 +69,7 @@ template <typename Y, int COUNT> struct Outputs {
     const int there;      // how many of them exist
     const bool together;  // whether they may be moved all at once
 
-    __device__ __forceinline__ Outputs(const Product &p, uint32_t output)
+    __device__ __forceinline__ Outputs(const Gemm &p, uint32_t output)
         : y((Y *)p.y + output), outputs(p.outputs),
           there((int)min(outputs - min(output, outputs), (uint32_t)COUNT)),
           together(there == COUNT && ((uintptr_t)y | outputs * sizeof(Y)) % BYTES == 0) {}
@@ -118,7 +118,7 @@ template <typename Y, int COUNT> struct Outputs {
     // From sums, to which the bias is added, to y in rows `row`, `row` + `step` .. below `rows`. `sums(i, values)` gives
     // those of the row of number i.
     template <int ROWS, typename Sums>
-    __device__ __forceinline__ void put(const Product &p, uint64_t row, uint64_t step, uint64_t rows, Sums sums) const {
+    __device__ __forceinline__ void put(const Gemm &p, uint64_t row, uint64_t step, uint64_t rows, Sums sums) const {
         float values[ROWS][COUNT];
         if (p.add) {
             if constexpr (sizeof(Y) == sizeof(float)) {
@@ -152,14 +152,14 @@ template <typename Y, int COUNT> struct Outputs {
     }
 };
 
-template <int COUNT> __device__ __forceinline__ void load_bias(const Product &p, uint32_t output, float (&bias)[COUNT]) {
+template <int COUNT> __device__ __forceinline__ void load_bias(const Gemm &p, uint32_t output, float (&bias)[COUNT]) {
 #pragma unroll
     for (int i = 0; i < COUNT; i++) bias[i] = p.bias && output + i < p.outputs ? __ldg(p.bias + output + i) : 0.f;
 }
 
 // From sums to y: bias, activation, what y was; neighbours of row `row` from `output` on.
 template <int COUNT>
-__device__ __forceinline__ void finish(const Product &p, uint64_t row, uint32_t output, const float (&sums)[COUNT]) {
+__device__ __forceinline__ void finish(const Gemm &p, uint64_t row, uint32_t output, const float (&sums)[COUNT]) {
     float bias[COUNT];
     load_bias(p, output, bias);
     const auto biased = [&](int, float (&values)[COUNT]) {
@@ -170,8 +170,8 @@ __device__ __forceinline__ void finish(const Product &p, uint64_t row, uint32_t 
         Outputs<decltype(y), COUNT>(p, output).template put<1>(p, row, 0, row + 1, biased);
     };
     switch (p.output) {
-    case ELEMENT_F32: return typed(float());
-    case ELEMENT_F16: return typed(__half());
-    case ELEMENT_BF16: return typed(__nv_bfloat16());
+    case DTYPE_F32: return typed(float());
+    case DTYPE_F16: return typed(__half());
+    case DTYPE_BF16: return typed(__nv_bfloat16());
     }
 }

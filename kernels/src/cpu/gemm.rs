@@ -8,7 +8,7 @@
 
 use super::Finish;
 use super::math::{activate, multiply_add};
-use super::rectangle::Rectangle;
+use super::output_tile::OutputTile;
 use crate::operand::Element;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
@@ -40,7 +40,7 @@ pub(super) trait Source: Sync {
 }
 
 /// y `[x.rows(), outputs]` = activation(y if `add` + x wᵀ + bias) for w `[outputs, segments, depth]`; nothing is empty.
-pub(super) fn product<T: Element>(y: &mut [f32], x: &impl Source, w: &[T], finish: Finish<'_>) {
+pub(super) fn gemm<T: Element>(y: &mut [f32], x: &impl Source, w: &[T], finish: Finish<'_>) {
     let rows = x.rows();
     let outputs = y.len() / rows;
     assert_eq!(y.len(), rows * outputs);
@@ -58,7 +58,7 @@ pub(super) fn product<T: Element>(y: &mut [f32], x: &impl Source, w: &[T], finis
     }
     let task_rows = rows.div_ceil(rows.div_ceil(task_rows)).next_multiple_of(ROWS);
 
-    Rectangle::new(y, outputs).split(task_rows, task_outputs).for_each(|target| {
+    OutputTile::new(y, outputs).split(task_rows, task_outputs).for_each(|target| {
         PANELS.with_borrow_mut(|panels| {
             panels.resize(task_outputs * DEPTH + 16, 0.0);
             let aligned = panels.as_ptr().align_offset(64).min(16);
@@ -73,7 +73,7 @@ thread_local! {
 }
 
 /// One rectangle of y.
-fn task<T: Element>(mut target: Rectangle<'_>, x: &impl Source, w: &[T], finish: Finish<'_>, panels: &mut [f32]) {
+fn task<T: Element>(mut target: OutputTile<'_>, x: &impl Source, w: &[T], finish: Finish<'_>, panels: &mut [f32]) {
     let (rows, outputs) = (target.rows(), target.outputs());
     let (segments, depth) = (x.segments(), x.depth());
     let w = &w[outputs.start * segments * depth..outputs.end * segments * depth];
@@ -138,7 +138,7 @@ impl<T: Element> WithSimd for Fill<'_, T> {
 
 /// Products of some runs, one a row, with all panels of a task.
 struct Stripe<'a, 'y> {
-    target: &'a mut Rectangle<'y>,
+    target: &'a mut OutputTile<'y>,
     row: usize,
     depth: usize,
     runs: &'a [&'a [f32]],

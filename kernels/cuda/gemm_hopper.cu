@@ -7,7 +7,7 @@
 // outside of the picture, so that padding costs nothing and x is never copied in device memory.
 #include "early_launch.cuh"
 #include "hopper.cuh"
-#include "product_epilogue.cuh"
+#include "gemm_epilogue.cuh"
 #include "shared_memory.cuh"
 
 namespace {
@@ -92,7 +92,7 @@ WGMMA_OF(__nv_bfloat16, "bf16")
 WGMMA_OF(__half, "f16")
 
 // Pixels of the kernel times parts of the inputs.
-__host__ __device__ inline uint32_t steps_of(const Product &p) {
+__host__ __device__ inline uint32_t steps_of(const Gemm &p) {
     return p.kernel * p.kernel * ((p.inputs + DEPTH - 1) / DEPTH);
 }
 
@@ -105,7 +105,7 @@ template <typename P> struct Work {
     uint32_t first_step, steps;
 
     // `across`: tiles of the same rows.
-    __device__ __forceinline__ Work(const Product &p, uint32_t across) {
+    __device__ __forceinline__ Work(const Gemm &p, uint32_t across) {
         const uint32_t tile = blockIdx.x / P::SPLITS, all = steps_of(p);
         split = blockIdx.x % P::SPLITS;
         row = (uint64_t)(tile / across) * P::ROWS;
@@ -117,7 +117,7 @@ template <typename P> struct Work {
 
 template <typename T, typename P>
 __device__ __forceinline__ void produce(Shared<T, P> &shared, const CUtensorMap *x_map, const CUtensorMap *weight_map,
-                                        const Product &p, const Work<P> &work) {
+                                        const Gemm &p, const Work<P> &work) {
     const uint64_t width = out_size(p.width, p), height = out_size(p.height, p);
     const int x = (int)(work.row % width) - (int)p.padding, y = (int)(work.row / width % height) - (int)p.padding;
     const int frame = (int)(work.row / width / height);
@@ -181,7 +181,7 @@ template <typename P> __device__ __forceinline__ int chunk_of_sums(int row, int 
 // From sums in shared memory to y. A thread keeps to four columns of a group of up to 64 and goes down the rows of its
 // warp.
 template <typename Y, typename T, typename P>
-__device__ __forceinline__ void store(const Shared<T, P> &shared, const Product &p, const Work<P> &work) {
+__device__ __forceinline__ void store(const Shared<T, P> &shared, const Gemm &p, const Work<P> &work) {
     constexpr int MINE = P::ROWS / P::SPLITS / P::WARPS, ACROSS = (P::OUTPUTS < 64 ? P::OUTPUTS : 64) / 4, DOWN = 32 / ACROSS;
     constexpr int ITEMS = MINE / DOWN, AT_ONCE = ITEMS < 8 / P::BLOCKS ? ITEMS : 8 / P::BLOCKS;
     const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * MINE + lane / ACROSS;
@@ -211,8 +211,8 @@ template <typename P, bool RELEASE> __device__ __forceinline__ void synchronize(
 
 template <typename T, typename P>
 __global__ void __cluster_dims__(P::SPLITS, 1, 1) __launch_bounds__(P::THREADS, P::BLOCKS)
-product_kernel(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap weight_map,
-               const __grid_constant__ Product p, uint32_t across) {
+gemm_kernel(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap weight_map,
+               const __grid_constant__ Gemm p, uint32_t across) {
     extern __shared__ __align__(1024) unsigned char raw[];
     Shared<T, P> &shared = *reinterpret_cast<Shared<T, P> *>(raw);
     if (threadIdx.x == 0) {
@@ -263,7 +263,7 @@ product_kernel(const __grid_constant__ CUtensorMap x_map, const __grid_constant_
     synchronize<P, true>();
     if (producer) return;
 
-    if (p.output == ELEMENT_F32) store<float>(shared, p, work);
+    if (p.output == DTYPE_F32) store<float>(shared, p, work);
     else store<T>(shared, p, work);
 }
 
@@ -273,45 +273,45 @@ decltype(cuTensorMapEncodeIm2col) *im2col_encoder() {
 }
 
 // x for copies of the rows of a tile.
-bool encode_x(CUtensorMap *map, const Product &p, uint32_t rows) {
+bool encode_x(CUtensorMap *map, const Gemm &p, uint32_t rows) {
     const cuuint64_t dims[4] = {p.inputs, p.width, p.height, p.frames};
     const cuuint64_t line = (cuuint64_t)p.width * p.inputs * 2;
     const cuuint64_t bytes[3] = {(cuuint64_t)p.inputs * 2, line, p.height * line};
     const int padding = p.padding, last = padding - ((int)p.kernel - 1);
     const int lower[2] = {-padding, -padding}, upper[2] = {last, last};
     const cuuint32_t steps[4] = {1, 1, 1, 1};
-    return im2col_encoder()(map, tensor_map_type(p.type), 4, const_cast<void *>(p.x), dims, bytes, lower, upper, DEPTH,
+    return im2col_encoder()(map, tensor_map_type(p.dtype), 4, const_cast<void *>(p.x), dims, bytes, lower, upper, DEPTH,
                             rows, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
-bool encode_weights(CUtensorMap *map, const Product &p, uint32_t outputs) {
+bool encode_weights(CUtensorMap *map, const Gemm &p, uint32_t outputs) {
     const cuuint64_t dims[3] = {p.inputs, p.kernel * p.kernel, p.outputs};
     const int64_t strides[2] = {p.inputs, (int64_t)terms_of(p)};
     const cuuint32_t box[3] = {DEPTH, 1, outputs};
-    return encode_tiled(map, p.type, p.weight, 3, dims, strides, box);
+    return encode_tiled(map, p.dtype, p.weight, 3, dims, strides, box);
 }
 
-template <typename P> uint32_t tiles_across(const Product &p) {
+template <typename P> uint32_t tiles_across(const Gemm &p) {
     return (uint32_t)(((uint64_t)p.outputs + P::OUTPUTS - 1) / P::OUTPUTS);
 }
-template <typename P> uint64_t blocks_of(const Product &p) {
+template <typename P> uint64_t blocks_of(const Gemm &p) {
     return (rows_of(p) + P::ROWS - 1) / P::ROWS * tiles_across<P>(p) * P::SPLITS;
 }
 
-template <typename T, typename P> cudaError_t launch(const Product &p, cudaStream_t stream) {
+template <typename T, typename P> cudaError_t launch(const Gemm &p, cudaStream_t stream) {
     CUtensorMap x_map, weight_map;
     if (!encode_x(&x_map, p, P::ROWS) || !encode_weights(&weight_map, p, P::OUTPUTS)) return cudaErrorInvalidValue;
     const uint64_t blocks = blocks_of<P>(p);
     if (blocks >= 1u << 31) return cudaErrorInvalidValue;
     const int bytes = sizeof(Shared<T, P>);
-    const cudaError_t error = allow_shared_memory<product_kernel<T, P>>(bytes);
+    const cudaError_t error = allow_shared_memory<gemm_kernel<T, P>>(bytes);
     if (error != cudaSuccess) return error;
-    return launch_early(product_kernel<T, P>, dim3((uint32_t)blocks), P::THREADS, bytes, stream, x_map, weight_map, p,
+    return launch_early(gemm_kernel<T, P>, dim3((uint32_t)blocks), P::THREADS, bytes, stream, x_map, weight_map, p,
                         tiles_across<P>(p));
 }
 
 // Nanoseconds that a plan takes on `multiprocessors` of an H200.
-template <typename P> uint64_t cost(const Product &p, uint32_t multiprocessors) {
+template <typename P> uint64_t cost(const Gemm &p, uint32_t multiprocessors) {
     // Clusters of four do not find room on all of them: 128 blocks took two rounds.
     const uint64_t places = P::SPLITS < 4 ? multiprocessors : (multiprocessors * 3 + 3) / 4;
     const uint64_t blocks = blocks_of<P>(p), slots = places * P::BLOCKS;
@@ -322,8 +322,8 @@ template <typename P> uint64_t cost(const Product &p, uint32_t multiprocessors) 
 }
 
 struct Choice {
-    uint64_t (*cost)(const Product &, uint32_t multiprocessors);
-    cudaError_t (*launch)(const Product &, cudaStream_t);
+    uint64_t (*cost)(const Gemm &, uint32_t multiprocessors);
+    cudaError_t (*launch)(const Gemm &, cudaStream_t);
 };
 template <typename T, typename P> constexpr Choice choice{cost<P>, launch<T, P>};
 
@@ -335,27 +335,27 @@ constexpr Choice choices[] = {
     choice<T, Plan<128, 64, 8, 1, 4, 243, 4400>>,  choice<T, Plan<128, 32, 5, 2, 1, 195, 3500>>,
     choice<T, Plan<64, 256, 5, 1, 1, 300, 5600>>,  choice<T, Plan<64, 256, 5, 1, 2, 345, 6000>>,
     choice<T, Plan<64, 128, 8, 1, 1, 235, 3300>>};
-static_assert(sizeof choices<__half> == PRODUCT_HOPPER_PLANS * sizeof(Choice), "product.h says how many there are");
+static_assert(sizeof choices<__half> == GEMM_HOPPER_PLANS * sizeof(Choice), "gemm.h says how many there are");
 
 // Whether this file has a kernel for it, on a card that is of compute capability 9.0.
-bool possible(const Product &p) {
+bool possible(const Gemm &p) {
     // What the copy engine's im2col mode can say of a picture of four dimensions, and coordinates.
     constexpr uint32_t MOST_PADDING = 127, MOST_KERNEL = 128, MOST = 1u << 31;
-    return valid(p) && p.type != ELEMENT_F32 && p.stride == 1 && p.inputs > 0 && p.inputs % 8 == 0 && aligned(p.x) &&
+    return valid(p) && p.dtype != DTYPE_F32 && p.stride == 1 && p.inputs > 0 && p.inputs % 8 == 0 && aligned(p.x) &&
            aligned(p.weight) && aligned(p.y) && p.padding <= MOST_PADDING && p.kernel <= MOST_KERNEL && p.frames < MOST &&
            p.outputs < MOST && im2col_encoder() && tiled_encoder();
 }
 } // namespace
 
-extern "C" int product_hopper_fits(const Product *p) {
-    // Up to 8 rows the weights are all that takes time, and product() has a way of its own.
+extern "C" int periplus_gemm_hopper_fits(const Gemm *p) {
+    // Up to 8 rows the weights are all that takes time, and periplus_gemm() has a way of its own.
     return possible(*p) && rows_of(*p) > 8;
 }
 
-extern "C" uint32_t product_hopper_plan(const Product *p, uint32_t multiprocessors) {
+extern "C" uint32_t periplus_gemm_hopper_plan(const Gemm *p, uint32_t multiprocessors) {
     uint32_t best = 0;
     uint64_t least = ~0ull;
-    for (uint32_t plan = 0; plan < PRODUCT_HOPPER_PLANS; plan++) {
+    for (uint32_t plan = 0; plan < GEMM_HOPPER_PLANS; plan++) {
         const uint64_t cost = choices<__half>[plan].cost(*p, multiprocessors);  // which does not hang on the type
         if (cost < least) {
             least = cost;
@@ -365,8 +365,8 @@ extern "C" uint32_t product_hopper_plan(const Product *p, uint32_t multiprocesso
     return best;
 }
 
-extern "C" cudaError_t product_hopper(const Product *p, uint32_t plan, cudaStream_t stream) {
-    if (!possible(*p) || plan >= PRODUCT_HOPPER_PLANS) return cudaErrorInvalidValue;
+extern "C" cudaError_t periplus_gemm_hopper(const Gemm *p, uint32_t plan, cudaStream_t stream) {
+    if (!possible(*p) || plan >= GEMM_HOPPER_PLANS) return cudaErrorInvalidValue;
     if (rows_of(*p) == 0 || p->outputs == 0) return cudaSuccess;
-    return (p->type == ELEMENT_BF16 ? choices<__nv_bfloat16> : choices<__half>)[plan].launch(*p, stream);
+    return (p->dtype == DTYPE_BF16 ? choices<__nv_bfloat16> : choices<__half>)[plan].launch(*p, stream);
 }

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use std::cell::RefCell;
 
 /// Most rows for which this is faster than a product of tiles, that copies weights into panels first.
-pub(super) const ROWS: usize = 8;
+pub(super) const MOST_ROWS: usize = 8;
 /// Rows of x that share a weight in a register.
 const TILE: usize = 4;
 /// Elements of x used at a time: 16 KiB, half a first-level cache.
@@ -17,7 +17,7 @@ thread_local! {
 }
 
 /// `w xᵀ`, `[outputs, rows]`, for x `[rows, inputs]` and w `[outputs, inputs]`, none of them empty.
-pub(super) fn product<T: Element>(x: &[f32], w: &[T], inputs: usize) -> Vec<f32> {
+pub(super) fn gemv<T: Element>(x: &[f32], w: &[T], inputs: usize) -> Vec<f32> {
     let rows = x.len() / inputs;
     let mut y = vec![0.0; w.len() / inputs * rows];
     // Some 64 KiB of weights at least for a task.

@@ -1,6 +1,6 @@
 // Numbers in memory and in registers.
 #pragma once
-#include "element.h"
+#include "dtype.h"
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
@@ -44,11 +44,11 @@ __device__ __forceinline__ float warp_sum(float x) {
 }
 
 // Calls `body` with a number of the type that `type` names.
-template <typename Body> cudaError_t with_element(ElementType type, Body body) {
-    switch (type) {
-    case ELEMENT_F32: return body(float());
-    case ELEMENT_F16: return body(__half());
-    case ELEMENT_BF16: return body(__nv_bfloat16());
+template <typename Body> cudaError_t with_dtype(DType dtype, Body body) {
+    switch (dtype) {
+    case DTYPE_F32: return body(float());
+    case DTYPE_F16: return body(__half());
+    case DTYPE_BF16: return body(__nv_bfloat16());
     }
     return cudaErrorInvalidValue;
 }

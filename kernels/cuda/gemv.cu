@@ -1,7 +1,7 @@
 // Products of up to 8 rows, at the speed of memory: every weight is read once, 16 bytes a lane, and used for all rows.
 #include "early_launch.cuh"
-#include "product_epilogue.cuh"
-#include "product_few_rows.h"
+#include "gemm_epilogue.cuh"
+#include "gemv.h"
 
 namespace {
 constexpr int THREADS = 256, WARPS = THREADS / 32, MOST_ROWS = 8;
@@ -28,7 +28,7 @@ template <typename T> __device__ __forceinline__ Chunk<T> load_once(const T *fro
 // `parts` warps share OUTPUTS neighbouring outputs, each with every parts-th round of 32 chunks. Chunks where whole ones
 // lie at multiples of 16 bytes, else single numbers. Past the last row or output the last is computed again, and not stored.
 template <typename T, int ROWS, int OUTPUTS>
-__global__ void __launch_bounds__(THREADS) kernel(const __grid_constant__ Product p, uint32_t rows, int parts, bool whole) {
+__global__ void __launch_bounds__(THREADS) kernel(const __grid_constant__ Gemm p, uint32_t rows, int parts, bool whole) {
     // Loads of weights in flight: as many as registers hold.
     constexpr int AHEAD = OUTPUTS >= 4 ? 2 : 8 / OUTPUTS, TERMS = Chunk<T>::TERMS;
     __shared__ float shared[WARPS][ROWS * OUTPUTS];
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(THREADS) kernel(const __grid_constant__ Produc
     finish(p, row, output, sum);
 }
 
-template <typename T, int ROWS, int OUTPUTS> cudaError_t launch(const Product &p, cudaStream_t stream) {
+template <typename T, int ROWS, int OUTPUTS> cudaError_t launch(const Gemm &p, cudaStream_t stream) {
     static_assert(ROWS * OUTPUTS <= 32, "a lane stores one");
     const bool whole = p.inputs * sizeof(T) % 16 == 0 && aligned(p.x) && aligned(p.weight);
     // Warps that keep the memory of a large device busy; more parts than rounds of chunks would have nothing to do.
@@ -115,13 +115,13 @@ template <typename T, int ROWS, int OUTPUTS> cudaError_t launch(const Product &p
 }
 } // namespace
 
-bool product_few_rows_fits(const Product &p) {
+bool gemv_fits(const Gemm &p) {
     return p.kernel == 1 && p.stride == 1 && p.padding == 0 && rows_of(p) <= MOST_ROWS;
 }
 
-cudaError_t product_few_rows(const Product &p, cudaStream_t stream) {
+cudaError_t gemv(const Gemm &p, cudaStream_t stream) {
     const uint64_t rows = rows_of(p);
-    return with_element(p.type, [&](auto zero) {
+    return with_dtype(p.dtype, [&](auto zero) {
         using T = decltype(zero);
         // Outputs that share a warp share its reads of x.
         if (rows == 1) return launch<T, 1, 1>(p, stream);

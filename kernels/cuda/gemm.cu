@@ -6,8 +6,8 @@
 // weights of an output are, and are taken 128 bytes at a time: a few such steps of both operands lie in shared memory, of
 // which all but one are being copied while that one is worked on.
 #include "instructions.cuh"
-#include "product_epilogue.cuh"
-#include "product_few_rows.h"
+#include "gemm_epilogue.cuh"
+#include "gemv.h"
 #include "shared_memory.cuh"
 
 namespace {
@@ -18,7 +18,7 @@ template <typename T> constexpr int CHUNK = CHUNK_BYTES / sizeof(T);  // terms o
 
 // A product and the sizes of y, which take divisions.
 struct Job {
-    Product p;
+    Gemm p;
     uint32_t rows, height, width;
 };
 
@@ -67,7 +67,7 @@ template <typename T, int ROWS, int OUTPUTS, int PIECE> struct Tile {
     // A thread copies one chunk of every sixteenth row of a step.
     static constexpr int APART = THREADS / CHUNKS, OWN_ROWS = ROWS / APART, OWN_OUTPUTS = OUTPUTS / APART;
     static_assert(APART % 8 == 0, "the chunks of a thread lie in one column");
-    const Product &p;
+    const Gemm &p;
     const uint32_t rows;
     Shared<T, ROWS, OUTPUTS> &shared;
     uint32_t first_row, first_output;
@@ -278,11 +278,11 @@ template <int PIECE> __global__ void __launch_bounds__(THREADS) kernel_32(const 
     tile.store();
 }
 
-uint64_t blocks_of(const Product &p, int rows, int outputs) {
+uint64_t blocks_of(const Gemm &p, int rows, int outputs) {
     return (rows_of(p) + rows - 1) / rows * ((p.outputs - 1) / outputs + 1);
 }
 template <auto kernel, typename T, int ROWS, int OUTPUTS>
-cudaError_t launch(const Product &p, cudaStream_t stream) {
+cudaError_t launch(const Gemm &p, cudaStream_t stream) {
     const uint64_t blocks = blocks_of(p, ROWS, OUTPUTS);
     if (blocks > INT32_MAX) return cudaErrorInvalidValue;
     const Job job = {p, (uint32_t)rows_of(p), (uint32_t)out_size(p.height, p), (uint32_t)out_size(p.width, p)};
@@ -294,16 +294,16 @@ cudaError_t launch(const Product &p, cudaStream_t stream) {
     return cudaGetLastError();
 }
 template <typename T, int ROWS, int OUTPUTS, int WARPS_DOWN, int PIECE = 16>
-cudaError_t launch_16(const Product &p, cudaStream_t stream) {
+cudaError_t launch_16(const Gemm &p, cudaStream_t stream) {
     return launch<kernel_16<T, ROWS, OUTPUTS, WARPS_DOWN, PIECE>, T, ROWS, OUTPUTS>(p, stream);
 }
 
 // Whether pixels and weights may be copied `bytes` at a time.
-bool copied_by(const Product &p, size_t bytes, size_t element) {
+bool copied_by(const Gemm &p, size_t bytes, size_t element) {
     return p.inputs * element % bytes == 0 && (uintptr_t)p.x % bytes == 0 && (uintptr_t)p.weight % bytes == 0;
 }
 
-template <typename T> cudaError_t launch_16(const Product &p, cudaStream_t stream) {
+template <typename T> cudaError_t launch_16(const Gemm &p, cudaStream_t stream) {
     if (!copied_by(p, 16, 2))
         return copied_by(p, 8, 2) ? launch_16<T, 128, 64, 2, 8>(p, stream) : launch_16<T, 128, 64, 2, 2>(p, stream);
     int device, multiprocessors;
@@ -322,20 +322,20 @@ template <typename T> cudaError_t launch_16(const Product &p, cudaStream_t strea
     if (large <= middle && large <= small) return launch_16<T, 128, 128, 2>(p, stream);
     return middle <= small ? launch_16<T, 128, 64, 2>(p, stream) : launch_16<T, 64, 64, 2>(p, stream);
 }
-cudaError_t launch_32(const Product &p, cudaStream_t stream) {
+cudaError_t launch_32(const Gemm &p, cudaStream_t stream) {
     return copied_by(p, 16, 4) ? launch<kernel_32<16>, float, ROWS_32, OUTPUTS_32>(p, stream)
                                : launch<kernel_32<4>, float, ROWS_32, OUTPUTS_32>(p, stream);
 }
 } // namespace
 
-extern "C" cudaError_t product(const Product *product, cudaStream_t stream) {
-    const Product &p = *product;
+extern "C" cudaError_t periplus_gemm(const Gemm *gemm, cudaStream_t stream) {
+    const Gemm &p = *gemm;
     if (!valid(p)) return cudaErrorInvalidValue;
     if (rows_of(p) == 0 || p.outputs == 0) return cudaSuccess;
-    if (product_few_rows_fits(p)) return product_few_rows(p, stream);
-    switch (p.type) {
-    case ELEMENT_F16: return launch_16<__half>(p, stream);
-    case ELEMENT_BF16: return launch_16<__nv_bfloat16>(p, stream);
+    if (gemv_fits(p)) return gemv(p, stream);
+    switch (p.dtype) {
+    case DTYPE_F16: return launch_16<__half>(p, stream);
+    case DTYPE_BF16: return launch_16<__nv_bfloat16>(p, stream);
     default: return launch_32(p, stream);
     }
 }
