@@ -150,7 +150,7 @@ fn a_stream_has_a_cuda_stream_of_its_own() {
     let mut expected = None;
     // Candle's own device has a CUDA stream for each thread.
     for device in [&card, &Device::new_cuda(0).unwrap()] {
-        let model = Model::load(&weights, DType::BF16, device).unwrap();
+        let model = Model::load(weights.var_builder(DType::BF16, device), weights.config()).unwrap();
         let state = || VideoState::new(&model, settings, &cuda_stream(model.device()).unwrap()).unwrap();
         let mut states = [state(), state()];
         assert!(!states[0].device().same_device(states[1].device()));

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use candle_core::{DType, Device, Tensor};
-use periplus_model::checkpoint::Weights;
+use periplus_checkpoint::Weights;
 use periplus_model::{Model, Outputs, PassKind, Video, VideoState, Workspace};
 use periplus_tests::{Golden, card, error};
 
@@ -26,7 +26,7 @@ fn every_stage_on_a_card() {
 fn every_stage_on(device: &Device, bound: f64) {
     let golden = Golden::open("stages");
     let weights = Weights::synthetic(golden.config.clone(), golden.weights_seed()).unwrap();
-    let model = Model::load(&weights, DType::F32, device).unwrap();
+    let model = Model::load(weights.var_builder(DType::F32, device), weights.config()).unwrap();
     let mut state = VideoState::new(&model, &golden.config.stream, model.device()).unwrap();
     let mut workspace = Workspace::new(model.device());
     let frames = golden.frames();
@@ -72,7 +72,7 @@ fn a_pass_that_fails_leaves_no_trace_on_a_card() {
 fn no_trace_on(device: &Device, bound: f64) {
     let golden = Golden::open("stream");
     let weights = Weights::synthetic(golden.config.clone(), golden.weights_seed()).unwrap();
-    let model = Model::load(&weights, DType::F32, device).unwrap();
+    let model = Model::load(weights.var_builder(DType::F32, device), weights.config()).unwrap();
     let mut state = VideoState::new(&model, &golden.config.stream, model.device()).unwrap();
     let mut workspace = Workspace::new(model.device());
     let frames = golden.frames();

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use candle_core::{DType, Device, IndexOp, Tensor};
-use periplus_model::checkpoint::Weights;
+use periplus_checkpoint::Weights;
 use periplus_model::{Model, ModelError, Outputs, PassKind, Prediction, Video, VideoState, Workspace};
 use periplus_tests::Golden;
 
@@ -27,7 +27,7 @@ impl Bench {
     fn new(golden: &str, dtype: DType) -> Self {
         let golden = Golden::open(golden);
         let weights = Weights::synthetic(golden.config.clone(), golden.weights_seed()).unwrap();
-        let model = Model::load(&weights, dtype, &Device::Cpu).unwrap();
+        let model = Model::load(weights.var_builder(dtype, &Device::Cpu), weights.config()).unwrap();
         let (workspace, frames) = (Workspace::new(&Device::Cpu), golden.frames());
         Self { golden, model, workspace, frames }
     }

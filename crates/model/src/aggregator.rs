@@ -7,10 +7,10 @@ use periplus_kernels::tokens::{concat, join_channels};
 
 use crate::ModelError;
 use crate::block::RotaryBlock;
-use crate::config::Config;
 use crate::forward::OpenVideo;
 use crate::layers::Loader;
 use crate::trace::Trace;
+use periplus_checkpoint::config::Config;
 
 /// The special tokens and the pairs of blocks.
 pub(crate) struct Aggregator {

@@ -12,8 +12,8 @@ use periplus_kernels::tokens::concat;
 
 use crate::ModelError;
 use crate::block::Block;
-use crate::config::Config;
 use crate::layers::{LayerNorm, Linear, Loader};
+use periplus_checkpoint::config::Config;
 
 /// A small transformer over the camera tokens of all cached frames, run a few times, each time modulated by the pose
 /// so far (adaptive LayerNorm, as in DiT, Peebles & Xie 2023).

@@ -7,10 +7,10 @@ use periplus_kernels::prediction::{Predicted, ValueActivation, predict};
 use periplus_kernels::resample::{bilinear, bilinear_add};
 use periplus_kernels::tokens::concat;
 
-use crate::config::Config;
 use crate::layers::{LayerNorm, Linear, Loader};
 use crate::position::Grid;
 use crate::{DenseOutput, ModelError};
+use periplus_checkpoint::config::Config;
 
 /// A convolution over channels-last pictures.
 struct Conv {

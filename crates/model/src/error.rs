@@ -2,8 +2,8 @@
 
 use periplus_kernels::device::{DeviceError, is_out_of_memory};
 
-use crate::checkpoint::CheckpointError;
-use crate::config::ConfigError;
+use periplus_checkpoint::CheckpointError;
+use periplus_checkpoint::config::ConfigError;
 
 /// Why a model could not be loaded or a frame not be run.
 #[derive(Debug, thiserror::Error)]
@@ -15,6 +15,9 @@ pub enum ModelError {
     /// The device to run on.
     #[error(transparent)]
     Device(DeviceError),
+    /// A device that is neither the CPU nor an NVIDIA GPU.
+    #[error("there are no kernels for the device {0}: use the CPU or an NVIDIA GPU")]
+    UnsupportedDevice(String),
     /// The key-value cache.
     #[error(transparent)]
     Cache(#[from] periplus_cache::Error),
@@ -90,7 +93,11 @@ pub enum ModelError {
 
 impl From<candle_core::Error> for ModelError {
     fn from(error: candle_core::Error) -> Self {
-        if is_out_of_memory(&error) { Self::CardFull } else { Self::Tensor(error) }
+        match CheckpointError::from_candle(error) {
+            Ok(error) => Self::Checkpoint(error),
+            Err(error) if is_out_of_memory(&error) => Self::CardFull,
+            Err(error) => Self::Tensor(error),
+        }
     }
 }
 

@@ -1,26 +1,38 @@
 //! Layers that every part of the network is made of. They choose the operation; the operations choose the device.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use candle_core::{DType, Device, Storage, Tensor};
+use candle_nn::{Init, VarBuilder};
+use periplus_checkpoint::config::Config;
+use periplus_checkpoint::{CheckpointError, FloatType, tensor_shapes};
 use periplus_kernels::linear::{Activation, linear, linear_add};
 use periplus_kernels::norm::layer_norm;
 
 use rayon::prelude::*;
 
 use crate::ModelError;
-use crate::checkpoint::{FloatType, Weights};
 
-/// A place in the tree of tensor names, and how tensors found below it are stored.
+/// A place in the tree of tensor names, and how tensors below it are stored.
+///
+/// Weights go through main memory in float32, where LayerScale is folded into them, before they are stored.
 #[derive(Clone)]
 pub(crate) struct Loader<'a> {
-    weights: &'a Weights,
+    /// At the root of the tree, in main memory.
+    weights: VarBuilder<'a>,
+    /// The shapes of all tensors.
+    shapes: Arc<BTreeMap<String, Vec<usize>>>,
     path: String,
     dtype: DType,
     device: &'a Device,
 }
 
 impl<'a> Loader<'a> {
-    pub(crate) fn new(weights: &'a Weights, dtype: DType, device: &'a Device) -> Self {
-        Self { weights, path: String::new(), dtype, device }
+    /// The root of the tree: `weights` for the network of `config`, to be stored as `dtype` on `device`.
+    pub(crate) fn new(weights: &VarBuilder<'a>, config: &Config, dtype: DType, device: &'a Device) -> Self {
+        let weights = weights.clone().set_device(Device::Cpu);
+        Self { weights, shapes: Arc::new(tensor_shapes(config)), path: String::new(), dtype, device }
     }
 
     /// The place `name` below this one.
@@ -36,7 +48,9 @@ impl<'a> Loader<'a> {
 
     /// A tensor in float32 in main memory, for arithmetic before it is stored.
     pub(crate) fn host(&self, name: &str) -> Result<Tensor, ModelError> {
-        Ok(self.weights.get(&self.pp(name).path)?)
+        let name = self.pp(name).path;
+        let shape = self.shapes.get(&name).ok_or_else(|| CheckpointError::Unknown { name: name.clone() })?;
+        Ok(self.weights.get_with_hints_dtype(shape.as_slice(), &name, Init::default(), DType::F32)?)
     }
 
     /// A small tensor (bias, norm, token), kept in float32.

@@ -6,8 +6,6 @@
 mod aggregator;
 mod block;
 mod camera_head;
-pub mod checkpoint;
-pub mod config;
 mod dense_head;
 mod error;
 mod forward;
@@ -33,11 +31,12 @@ pub use workspace::Workspace;
 
 use aggregator::Aggregator;
 use camera_head::CameraHead;
-use checkpoint::{FloatType, Weights};
-use config::Config;
+use candle_nn::VarBuilder;
 use dense_head::DenseHead;
 use layers::Loader;
 use patch_embed::PatchEmbed;
+use periplus_checkpoint::FloatType;
+use periplus_checkpoint::config::Config;
 use periplus_kernels::attention::has_kernel;
 use periplus_kernels::device::{bind_to_thread, main_memory_holds, usable_cuda_stream};
 use periplus_kernels::prediction::ValueActivation;
@@ -57,23 +56,30 @@ pub struct Model {
 }
 
 impl Model {
-    /// Loads the network. `dtype` (float32, bfloat16 or float16) is what the trunk's weights and the cache are stored
-    /// in. The camera head stays in float32 (its adaptive norm amplifies rounding some 500 times into the pose), and so do
-    /// the dense heads, but on a card with a trunk of 16 bits: there they are float16, which is as fast as bfloat16 and
-    /// rounds eight times finer, since depth is the exponential of what they compute.
+    /// Loads the network of `config` from `weights`, as other Candle models are loaded: from a
+    /// [`Weights`](periplus_checkpoint::Weights), or from any tensors of these names and shapes.
+    ///
+    /// The dtype of `weights` (float32, bfloat16 or float16) is what the trunk's weights and the cache are stored in. The
+    /// camera head stays in float32: its adaptive norm amplifies rounding some 500 times into the pose. The dense heads stay
+    /// in float32, too, except on a GPU with a trunk of 16 bits. There they are float16, which is as fast as bfloat16 and
+    /// rounds eight times finer: depth is the exponential of what they compute.
     ///
     /// # Errors
-    /// A tensor that is missing or unusable, a `dtype` that weights are not stored in, a device that the kernels do not run on
-    /// or not with heads of this width, or no memory.
-    pub fn load(weights: &Weights, dtype: DType, device: &Device) -> Result<Self, ModelError> {
-        let device = &usable_cuda_stream(device)?;
-        let config = weights.config().clone();
+    /// A tensor that is missing or unusable, a dtype that weights are not stored in, a device that has no kernels, or none for
+    /// heads of this width, or too little memory.
+    pub fn load(weights: VarBuilder, config: &Config) -> Result<Self, ModelError> {
+        config.validate()?;
+        let (config, dtype) = (config.clone(), weights.dtype());
+        if !matches!(weights.device(), Device::Cpu | Device::Cuda(_)) {
+            return Err(ModelError::UnsupportedDevice(format!("{:?}", weights.device().location())));
+        }
+        let device = &usable_cuda_stream(weights.device())?;
         check(&config, dtype, device)?;
         let bytes = config.weight_bytes(dtype.size_in_bytes());
         if device.is_cpu() && !main_memory_holds(bytes) {
             return Err(ModelError::OutOfMemory { bytes });
         }
-        let root = Loader::new(weights, dtype, device);
+        let root = Loader::new(&weights, &config, dtype, device);
         let heads = root.stored_in(DType::F32);
         let dense_heads =
             if device.is_cuda() && dtype != DType::F32 { root.stored_in(DType::F16) } else { heads.clone() };

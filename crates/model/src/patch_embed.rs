@@ -7,9 +7,9 @@ use periplus_kernels::tokens::concat;
 
 use crate::ModelError;
 use crate::block::Block;
-use crate::config::Config;
 use crate::layers::{LayerNorm, Linear, Loader};
 use crate::position::{Grid, resample_bicubic};
+use periplus_checkpoint::config::Config;
 
 /// Mean and standard deviation of ImageNet's red, green and blue: what the weights were trained behind.
 const MEAN: [f32; 3] = [0.485, 0.456, 0.406];

@@ -8,9 +8,9 @@ use periplus_kernels::device::bind_to_thread;
 use serde::{Deserialize, Serialize};
 
 use crate::camera_head::CameraCache;
-use crate::config::StreamSettings;
 use crate::position::Grid;
 use crate::{Model, ModelError};
+use periplus_checkpoint::config::StreamSettings;
 
 /// The state of one video: the key-value cache, the cache of the camera head, and the picture size.
 ///

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device};
+use candle_nn::VarBuilder;
+use periplus_checkpoint::Weights;
+use periplus_checkpoint::config::Config;
 use periplus_frames::{ImageSizeError, Preprocess, Resize};
 use periplus_model::Model;
-use periplus_model::checkpoint::Weights;
-use periplus_model::config::Config;
 
 use crate::{EngineError, Session, SessionConfig};
 
@@ -30,7 +31,15 @@ impl Engine {
     /// # Errors
     /// A tensor that is missing or of the wrong shape, another `dtype`, a card that lacks the kernels, or too little memory.
     pub fn load(weights: &Weights, dtype: DType, device: &Device) -> Result<Self, EngineError> {
-        Ok(Self { model: Arc::new(Model::load(weights, dtype, device)?) })
+        Self::from_var_builder(weights.var_builder(dtype, device), weights.config())
+    }
+
+    /// As [`Engine::load`], from any tensors that Candle has: in memory, or from a file that it reads.
+    ///
+    /// # Errors
+    /// As [`Engine::load`].
+    pub fn from_var_builder(weights: VarBuilder, config: &Config) -> Result<Self, EngineError> {
+        Ok(Self { model: Arc::new(Model::load(weights, config)?) })
     }
 
     /// The architecture, and the settings that the checkpoint suggests.

@@ -32,6 +32,8 @@ mod session;
 
 pub use candle_core::{DType, Device, Tensor};
 pub use periplus_cache::{Error as CacheError, Retention};
+pub use periplus_checkpoint::config::{Config, StreamSettings};
+pub use periplus_checkpoint::{self as checkpoint, Weights, config};
 pub use periplus_export as export;
 pub use periplus_frames as frames;
 pub use periplus_frames::Frame;
@@ -39,11 +41,8 @@ pub use periplus_geometry as geometry;
 pub use periplus_geometry::{DepthMap, FrameOutput, Intrinsics, PoseEncoding, Raster, Viewport, WorldPoints};
 pub use periplus_kernels as kernels;
 pub use periplus_kernels::device;
-pub use periplus_model::checkpoint::Weights;
-pub use periplus_model::config::{Config, StreamSettings};
 pub use periplus_model::{
     DenseOutput, Model, ModelError, Outputs, Pass, PassKind, Prediction, Video, VideoRecord, VideoState, Workspace,
-    checkpoint, config,
 };
 
 pub use engine::{Engine, preprocess};

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use candle_core::Device;
+use periplus_checkpoint::config::{Config, StreamSettings};
 use periplus_frames::Frame;
 use periplus_geometry::FrameOutput;
-use periplus_model::config::{Config, StreamSettings};
 use periplus_model::{Model, Outputs, PassKind};
 
 use crate::keyframes::KeyframeHistory;

@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // Of helpers too, not of tests only.
 
-use candle_core::{DType, Device};
 use half::{bf16, f16};
-use periplus_model::checkpoint::{CheckpointError, FloatType, Weights, tensor_shapes};
-use periplus_model::config::{Config, StreamSettings};
-use periplus_model::{Model, ModelError};
+use periplus_checkpoint::config::{Config, StreamSettings};
+use periplus_checkpoint::{CheckpointError, FloatType, Weights, tensor_shapes};
 use proptest::prelude::*;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
@@ -148,25 +146,6 @@ fn numbers_too_large_for_a_half_stop_the_writing() {
 }
 
 #[test]
-fn progress_ends_at_the_total_when_the_network_is_loaded() {
-    let config = Config { point_head: true, ..micro() };
-    let reports = Arc::new(Mutex::new(Vec::new()));
-    let inner = Arc::clone(&reports);
-    let weights = Weights::synthetic(config.clone(), 0).unwrap();
-    let weights = weights.with_progress(move |done, total| {
-        inner.lock().unwrap().push((done, total));
-        ControlFlow::Continue(())
-    });
-    Model::load(&weights, DType::F32, &Device::Cpu).unwrap();
-    // Once more: all has been read, so there is nothing to tell.
-    Model::load(&weights, DType::BF16, &Device::Cpu).unwrap();
-    let reports = reports.lock().unwrap();
-    assert!(reports.is_sorted_by(|before, after| before.0 < after.0));
-    assert!(reports.iter().all(|report| report.1 == config.weight_bytes(4)));
-    assert_eq!(reports.last(), Some(&(config.weight_bytes(4), config.weight_bytes(4))));
-}
-
-#[test]
 fn who_follows_the_progress_can_stop_it() {
     let folder = Folder::new();
     let path = folder.file("weights.safetensors", "an earlier file");
@@ -176,10 +155,6 @@ fn who_follows_the_progress_can_stop_it() {
     assert!(matches!(weights.write(&path, FloatType::F32), Err(CheckpointError::Stopped)));
     assert_eq!(fs::read(&path).unwrap(), b"an earlier file");
     assert_eq!(fs::read_dir(folder.0.path()).unwrap().count(), 1, "partial files were left behind");
-
-    let weights = Weights::synthetic(micro(), 0).unwrap().with_progress(half);
-    let loaded = Model::load(&weights, DType::F32, &Device::Cpu);
-    assert!(matches!(loaded, Err(ModelError::Checkpoint(CheckpointError::Stopped))));
 }
 
 #[test]

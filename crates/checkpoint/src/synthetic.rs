@@ -88,7 +88,7 @@ fn filled(shape: &[usize], value: impl Fn(u64) -> f32 + Sync) -> Result<Vec<f32>
 }
 
 /// The numbers of a synthetic weight.
-pub(super) fn values(name: &str, shape: &[usize], seed: u64) -> Result<Vec<f32>> {
+pub(crate) fn values(name: &str, shape: &[usize], seed: u64) -> Result<Vec<f32>> {
     let hash = hash(&format!("{seed}/{name}"));
     let scaling = Scaling::of(name, shape);
     let root = 3f64.sqrt();

@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // Of helpers too, not of tests only.
 
-use periplus_model::checkpoint::{Weights, synthetic};
-use periplus_model::config::Config;
+use periplus_checkpoint::config::Config;
+use periplus_checkpoint::{Weights, synthetic};
 
 /// The last three numbers of a tensor.
 fn tail(tensor: &candle_core::Tensor) -> [u32; 3] {
@@ -49,7 +49,7 @@ fn a_whole_network_is_the_reference() {
     let config = Config::from_json(config).unwrap();
     let weights = Weights::synthetic(config.clone(), 5).unwrap();
     let (mut xor, mut sum, mut count) = (0, 0, 0);
-    for (name, shape) in periplus_model::checkpoint::tensor_shapes(&config) {
+    for (name, shape) in periplus_checkpoint::tensor_shapes(&config) {
         let tensor = weights.get(&name).unwrap();
         assert_eq!(tensor.dims(), shape);
         for value in tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap() {

@@ -1,8 +1,8 @@
 //! Reading the header of safetensors files: eight bytes of length, that much JSON, the tensors without gaps.
 
-use super::CheckpointError;
-use super::file::{Contents, MappedFile, StoredTensor};
-use super::float::FloatType;
+use crate::CheckpointError;
+use crate::file::{Contents, MappedFile, StoredTensor};
+use crate::float::FloatType;
 use ::safetensors::Dtype;
 use ::safetensors::tensor::Metadata;
 
@@ -10,10 +10,10 @@ use ::safetensors::tensor::Metadata;
 const LENGTH: usize = 8;
 
 /// The longest header that the format allows.
-pub(super) const LONGEST_HEADER: u64 = 100_000_000;
+pub(crate) const LONGEST_HEADER: u64 = 100_000_000;
 
 /// Finds the tensors of a safetensors file.
-pub(super) fn read(file: MappedFile) -> Result<Contents, CheckpointError> {
+pub(crate) fn read(file: MappedFile) -> Result<Contents, CheckpointError> {
     let bytes = file.bytes();
     let corrupt = |reason: String| CheckpointError::Corrupt { path: file.path().into(), reason };
     let truncated = |expected: u64| CheckpointError::Truncated {

@@ -1,6 +1,6 @@
 //! The tensors of a network, and the network of tensors.
 
-use super::CheckpointError;
+use crate::CheckpointError;
 use crate::config::{Config, HEAD_DIM, StreamSettings};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -157,7 +157,7 @@ impl Evidence<'_> {
 /// # Errors
 /// [`CheckpointError::Missing`] names a tensor that is needed here, [`CheckpointError::Inference`] says what the
 /// shapes leave open, [`CheckpointError::Config`] which rule the result breaks.
-pub(super) fn infer(path: &Path, shapes: &BTreeMap<String, Vec<usize>>) -> Result<Config, CheckpointError> {
+pub(crate) fn infer(path: &Path, shapes: &BTreeMap<String, Vec<usize>>) -> Result<Config, CheckpointError> {
     let file = Evidence { path, shapes };
     let embed_dim = file.size("aggregator.camera_token", 4, 3)?;
     let positions = file.size("aggregator.patch_embed.pos_embed", 3, 1)?;

@@ -291,8 +291,8 @@ impl Config {
 }
 
 impl StreamSettings {
-    /// What the cache of such a stream keeps of frames with so many special tokens.
-    pub(crate) fn cache(&self, special_tokens: usize) -> CacheConfig {
+    /// What the key-value cache keeps of frames with so many special tokens each.
+    pub fn cache(&self, special_tokens: usize) -> CacheConfig {
         CacheConfig {
             window: self.window,
             retention: self.keep_special,

@@ -1,12 +1,12 @@
 //! Where the layers get their tensors from.
 
-use super::file::{Contents, MappedFile, StoredTensor};
-use super::kind::Kind;
-use super::writer::Writer;
-use super::{
+use crate::config::{Config, ConfigError};
+use crate::file::{Contents, MappedFile, StoredTensor};
+use crate::kind::Kind;
+use crate::writer::Writer;
+use crate::{
     CheckpointError, FloatType, ShapeMismatch, never_read, pytorch, safetensors, shapes, synthetic, tensor_shapes,
 };
-use crate::config::{Config, ConfigError};
 use candle_core::{Device, Tensor};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -187,6 +187,11 @@ impl Weights {
             },
             Source::Synthetic { .. } => FloatType::F32,
         }
+    }
+
+    /// Whether the network has a tensor of this name.
+    pub fn contains(&self, name: &str) -> bool {
+        self.shapes.contains_key(name)
     }
 
     /// A tensor of the network as float32 on the CPU, in the shape that [`tensor_shapes`] gives.

@@ -1,6 +1,6 @@
 //! Writing safetensors files tensor by tensor.
 
-use super::{CheckpointError, FloatType};
+use crate::{CheckpointError, FloatType};
 use ::safetensors::tensor::{Metadata, TensorInfo};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 /// A safetensors file under way. It takes its name when it is complete; dropped before, it leaves nothing behind.
-pub(super) struct Writer {
+pub(crate) struct Writer {
     path: PathBuf,
     file: NamedTempFile,
     float: FloatType,
@@ -17,7 +17,7 @@ pub(super) struct Writer {
 
 impl Writer {
     /// Starts a file of tensors of these names and shapes, which are to follow in the same order.
-    pub(super) fn create(
+    pub(crate) fn create(
         path: &Path,
         config: String,
         shapes: &BTreeMap<String, Vec<usize>>,
@@ -44,7 +44,7 @@ impl Writer {
     }
 
     /// Appends the next tensor.
-    pub(super) fn write(&mut self, name: &str, values: &[f32]) -> Result<(), CheckpointError> {
+    pub(crate) fn write(&mut self, name: &str, values: &[f32]) -> Result<(), CheckpointError> {
         let bytes = self.float.encode(values).map_err(|count| CheckpointError::Overflow {
             name: name.into(),
             count,
@@ -58,7 +58,7 @@ impl Writer {
     }
 
     /// Gives the complete file its name.
-    pub(super) fn finish(self) -> Result<(), CheckpointError> {
+    pub(crate) fn finish(self) -> Result<(), CheckpointError> {
         let Self { path, file, .. } = self;
         // On the disk before under its name, so that not even a power failure leaves half a file there.
         let done = file.as_file().sync_all().and_then(|()| file.persist(&path).map_err(|error| error.error));

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)] // Of helpers too, not of tests only.
 
 use periplus_cache::Retention;
-use periplus_model::checkpoint::tensor_shapes;
-use periplus_model::config::{Config, StreamSettings};
+use periplus_checkpoint::config::{Config, StreamSettings};
+use periplus_checkpoint::tensor_shapes;
 
 /// As the reference implementation writes it.
 const TINY: &str = r#"{"embed_dim": 128, "num_heads": 2, "depth": 4, "vit_depth": 2, "vit_heads": 2,

@@ -1,8 +1,8 @@
 //! Reading PyTorch's files: a zip archive of a pickle that describes the tensors and an entry per storage.
 
-use super::file::{Contents, MappedFile, StoredTensor};
-use super::pickle::{Pickle, PickleError, PickledTensor};
-use super::{CheckpointError, FloatType};
+use crate::file::{Contents, MappedFile, StoredTensor};
+use crate::pickle::{Pickle, PickleError, PickledTensor};
+use crate::{CheckpointError, FloatType};
 use std::collections::BTreeMap;
 use std::io::Cursor;
 use std::ops::Range;
@@ -15,7 +15,7 @@ const NESTS: [&str; 3] = ["model", "state_dict", "model_state_dict"];
 const DATA_PARALLEL: &str = "module.";
 
 /// Finds the tensors of a PyTorch file.
-pub(super) fn read(file: MappedFile) -> Result<Contents, CheckpointError> {
+pub(crate) fn read(file: MappedFile) -> Result<Contents, CheckpointError> {
     let archive = Archive::open(&file)?;
     // A copy, lest the file be changed between a check and the use of what was checked.
     let pickle = file.bytes()[archive.entry("data.pkl")?].to_vec();

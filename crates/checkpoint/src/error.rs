@@ -1,6 +1,6 @@
 //! What can be wrong with a checkpoint, each in one sentence.
 
-use super::FloatType;
+use crate::FloatType;
 use crate::config::ConfigError;
 use std::fmt;
 use std::io;

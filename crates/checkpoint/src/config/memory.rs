@@ -1,7 +1,7 @@
 //! How much memory a network and its stream need. Counts saturate instead of overflowing.
 
 use super::{Config, HEAD_DIM};
-use crate::checkpoint::{FloatType, never_read, tensor_shapes};
+use crate::{FloatType, never_read, tensor_shapes};
 
 fn product(factors: &[usize]) -> u64 {
     factors.iter().fold(1, |product, &factor| product.saturating_mul(factor as u64))

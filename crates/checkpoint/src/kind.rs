@@ -1,12 +1,12 @@
 //! Recognising a file by its first bytes, so that a wrong one gets a useful answer.
 
-use super::CheckpointError;
-use super::file::MappedFile;
-use super::safetensors::LONGEST_HEADER;
+use crate::CheckpointError;
+use crate::file::MappedFile;
+use crate::safetensors::LONGEST_HEADER;
 
 /// A kind of file that holds weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Safetensors,
     /// A zip archive, as PyTorch writes since its version 1.6.
     PyTorch,
@@ -14,7 +14,7 @@ pub(super) enum Kind {
 
 impl Kind {
     /// The kind of the file, or an error that says what it is instead.
-    pub(super) fn of(file: &MappedFile) -> Result<Self, CheckpointError> {
+    pub(crate) fn of(file: &MappedFile) -> Result<Self, CheckpointError> {
         let bytes = file.bytes();
         // First, since the length of a header may look like the first bytes of anything.
         if let Some(length) = bytes.first_chunk().map(|&length| u64::from_le_bytes(length))

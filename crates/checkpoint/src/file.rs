@@ -1,6 +1,6 @@
 //! Files of tensors, mapped into memory, whatever their format.
 
-use super::{CheckpointError, FloatType};
+use crate::{CheckpointError, FloatType};
 use memmap2::Mmap;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -23,7 +23,7 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
 }
 
 /// A file in the address space, under the name that it has for the user.
-pub(super) struct MappedFile {
+pub(crate) struct MappedFile {
     path: PathBuf,
     bytes: Bytes,
 }
@@ -38,7 +38,7 @@ enum Bytes {
 impl MappedFile {
     /// Maps a file, which must not be changed in place while it is in use: replacing it by renaming another over it
     /// does no harm.
-    pub(super) fn open(path: &Path) -> Result<Self, CheckpointError> {
+    pub(crate) fn open(path: &Path) -> Result<Self, CheckpointError> {
         let read = |source| CheckpointError::Read { path: path.into(), source };
         let file = open_regular(path).map_err(read)?;
         if file.metadata().map_err(read)?.len() == 0 {
@@ -54,15 +54,15 @@ impl MappedFile {
         Ok(Self { path: path.into(), bytes: Bytes::Mapped(map) })
     }
 
-    pub(super) fn bundled(name: &str, bytes: &'static [u8]) -> Self {
+    pub(crate) fn bundled(name: &str, bytes: &'static [u8]) -> Self {
         Self { path: name.into(), bytes: Bytes::Bundled(bytes) }
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         match &self.bytes {
             Bytes::Mapped(map) => map,
             Bytes::Bundled(bytes) => bytes,
@@ -71,7 +71,7 @@ impl MappedFile {
 
     /// Gives the memory behind a range of bytes back to the system, since it will not be read again soon. Without
     /// this a file of some gigabytes would fill memory beside the tensors made of it.
-    pub(super) fn release(&self, range: &Range<usize>) {
+    pub(crate) fn release(&self, range: &Range<usize>) {
         let Bytes::Mapped(map) = &self.bytes else { return };
         // SAFETY: the pages of a read-only map of a file are clean, so that dropping them loses nothing: touching
         // them again reads them from the file again.
@@ -87,29 +87,29 @@ impl MappedFile {
 }
 
 /// What a file holds.
-pub(super) struct Contents {
-    pub(super) file: MappedFile,
+pub(crate) struct Contents {
+    pub(crate) file: MappedFile,
     /// The tensors by their names in the network.
-    pub(super) tensors: BTreeMap<String, StoredTensor>,
+    pub(crate) tensors: BTreeMap<String, StoredTensor>,
     /// The configuration in its metadata.
-    pub(super) config: Option<String>,
+    pub(crate) config: Option<String>,
 }
 
 /// Where a tensor lies in its file.
 #[derive(Clone, Debug)]
-pub(super) struct StoredTensor {
+pub(crate) struct StoredTensor {
     /// The number type, or the name of one that weights cannot have.
-    pub(super) float: Result<FloatType, String>,
-    pub(super) shape: Vec<usize>,
+    pub(crate) float: Result<FloatType, String>,
+    pub(crate) shape: Vec<usize>,
     /// From its first byte to its last in the file, within it.
-    pub(super) bytes: Range<usize>,
+    pub(crate) bytes: Range<usize>,
     /// Distance between neighbours along each dimension, in numbers, unless they lie in the order of the shape.
-    pub(super) strides: Option<Vec<usize>>,
+    pub(crate) strides: Option<Vec<usize>>,
 }
 
 impl StoredTensor {
     /// The numbers in the order of the shape.
-    pub(super) fn decode(&self, float: FloatType, file: &[u8]) -> Vec<f32> {
+    pub(crate) fn decode(&self, float: FloatType, file: &[u8]) -> Vec<f32> {
         let stored = float.decode(&file[self.bytes.clone()]);
         let Some(strides) = &self.strides else { return stored };
         let mut values = Vec::with_capacity(self.shape.iter().product());

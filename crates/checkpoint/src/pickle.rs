@@ -39,27 +39,27 @@ enum Global {
 
 /// Numbers in an entry of the archive.
 #[derive(Clone, Debug)]
-pub(super) struct Storage {
+pub(crate) struct Storage {
     /// PyTorch's name of the number type, such as `FloatStorage`.
-    pub(super) class: String,
+    pub(crate) class: String,
     /// Name of the entry.
-    pub(super) key: String,
+    pub(crate) key: String,
     /// Numbers in it.
-    pub(super) count: usize,
+    pub(crate) count: usize,
 }
 
 /// A view into a storage. Offset and strides are in numbers.
 #[derive(Clone, Debug)]
-pub(super) struct PickledTensor {
-    pub(super) storage: Storage,
-    pub(super) offset: usize,
-    pub(super) shape: Vec<usize>,
-    pub(super) strides: Vec<usize>,
+pub(crate) struct PickledTensor {
+    pub(crate) storage: Storage,
+    pub(crate) offset: usize,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) strides: Vec<usize>,
 }
 
 /// Why a pickle cannot be read.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub(super) enum PickleError {
+pub(crate) enum PickleError {
     #[error("its pickle ends too early")]
     Ended,
     #[error("its pickle holds the instruction {0:#04x}, which weights do not need")]
@@ -94,14 +94,14 @@ fn global(module: &str, name: &str) -> Result<Global> {
 
 /// The values of a pickle.
 #[derive(Debug)]
-pub(super) struct Pickle {
+pub(crate) struct Pickle {
     values: Vec<Value>,
     root: Id,
 }
 
 impl Pickle {
     /// Reads a pickle of protocol 2 or later.
-    pub(super) fn read(bytes: &[u8]) -> Result<Self> {
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self> {
         let mut machine =
             Machine { bytes, values: Vec::new(), stack: Vec::new(), marks: Vec::new(), memo: HashMap::new() };
         while machine.step()? {}
@@ -110,7 +110,7 @@ impl Pickle {
     }
 
     /// The dictionaries that may be the weights: the outermost one, then those under the given keys of it.
-    pub(super) fn candidates(&self, keys: &[&str]) -> Vec<Vec<(&str, &PickledTensor)>> {
+    pub(crate) fn candidates(&self, keys: &[&str]) -> Vec<Vec<(&str, &PickledTensor)>> {
         let nested = keys.iter().filter_map(|&key| {
             let found = |&&(name, _): &&(Id, Id)| matches!(&self.values[name], Value::Text(text) if text == key);
             self.entries(self.root).iter().rfind(found).map(|&(_, value)| value)

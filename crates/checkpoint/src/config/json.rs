@@ -1,7 +1,7 @@
 //! Configurations in JSON: what is wrong with one is said in the words of JSON and names the key.
 
 use super::{Config, ConfigError};
-use crate::checkpoint::{CheckpointError, open_regular};
+use crate::{CheckpointError, open_regular};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::{Map, Value};
 use std::fmt;

@@ -40,7 +40,7 @@ impl FloatType {
     }
 
     /// Its name in safetensors files.
-    pub(super) fn safetensors(self) -> ::safetensors::Dtype {
+    pub(crate) fn safetensors(self) -> ::safetensors::Dtype {
         match self {
             Self::F32 => ::safetensors::Dtype::F32,
             Self::Bf16 => ::safetensors::Dtype::BF16,
@@ -49,7 +49,7 @@ impl FloatType {
     }
 
     /// The numbers that little-endian bytes stand for. An incomplete last number is left out.
-    pub(super) fn decode(self, bytes: &[u8]) -> Vec<f32> {
+    pub(crate) fn decode(self, bytes: &[u8]) -> Vec<f32> {
         let mut values = vec![0f32; bytes.len() / self.size()];
         let chunks = values.par_chunks_mut(CHUNK).zip(bytes.par_chunks(CHUNK * self.size()));
         match self {
@@ -74,7 +74,7 @@ impl FloatType {
 
     /// The little-endian bytes of the numbers, rounded to nearest, ties to even; or how many finite numbers
     /// would become infinite.
-    pub(crate) fn encode(self, values: &[f32]) -> Result<Vec<u8>, usize> {
+    pub fn encode(self, values: &[f32]) -> Result<Vec<u8>, usize> {
         let mut bytes = vec![0u8; values.len() * self.size()];
         let chunks = bytes.par_chunks_mut(CHUNK * self.size()).zip(values.par_chunks(CHUNK));
         let lost: usize = match self {
