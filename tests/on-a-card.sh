@@ -1,42 +1,55 @@
 #!/usr/bin/env bash
-# Packs the tests that use an NVIDIA card, to be run on a machine that has one and need not have Rust:
+# Packs the tests that need an NVIDIA GPU, to run on a machine that has a GPU but no Rust:
 #
-#   tests/on-a-card.sh FOLDER      builds (with nvcc on the path) and fills FOLDER: programs, expected outputs, run.sh
-#   FOLDER/run.sh [--ignored]      there: all tests; with --ignored those of the published size, too (20 GB, minutes)
+#   tests/on-a-card.sh FOLDER        builds (needs nvcc) and fills FOLDER with programs, expected outputs and run.sh
+#   FOLDER/run.sh [full-size]        runs all tests; with full-size also those of the published network (20 GB, minutes)
 set -euo pipefail
 folder=$(realpath -m "${1:?usage: on-a-card.sh FOLDER}")
 cd "$(dirname "$0")/.."
 
-mkdir -p "$folder/bin" "$folder/goldens"
-cargo test --release --workspace --features cuda --no-run --message-format=json-render-diagnostics |
+mkdir -p "$folder/bin" "$folder/bench" "$folder/goldens"
+cargo test --release -p periplus-kernels -p periplus-tests --features periplus-kernels/cuda,periplus-tests/cuda \
+  --tests --bench attention --no-run --message-format=json-render-diagnostics |
   python3 -c '
 import json, sys
 for line in sys.stdin:
     message = json.loads(line)
-    program = message.get("executable")
-    if program and message["profile"]["test"] and "/kernels/" in message["manifest_path"] + "/" or \
-       program and message["profile"]["test"] and message["manifest_path"].endswith("/tests/Cargo.toml"):
-        print(program, message["target"]["name"])
+    if message.get("executable"):
+        folder = "bench" if message["target"]["kind"] == ["bench"] else "bin"
+        print(message["executable"], folder + "/" + message["target"]["name"])
 ' | while read -r program name; do
-    install -m 755 "$program" "$folder/bin/$name"
-    strip "$folder/bin/$name"
+    install -m 755 "$program" "$folder/$name"
+    strip "$folder/$name"
   done
 cp tests/goldens/*.safetensors "$folder/goldens/"
 
 cat > "$folder/run.sh" <<'RUN'
 #!/usr/bin/env bash
-# Runs the tests packed beside it, in this folder, where they look for their expected outputs. --nocapture shows each error beside
-# its bound, and the reason where there is no card.
+# Runs the tests packed beside it. Tests that need a GPU are ignored by default; here they are included, and a test that does not
+# run is a failure. --nocapture shows each error beside its bound.
 set -euo pipefail
 cd "$(dirname "$0")"
-export PERIPLUS_NEEDS_CARD=1 # without one nothing would be shown
 export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/usr/local/cuda/lib64"
+log=$(mktemp)
+trap 'rm "$log"' EXIT
+run() {
+  echo "== $*"
+  "$@" --nocapture | tee "$log"
+  if ! grep -q '^test result: ok\..* 0 ignored;' "$log"; then
+    echo "tests of $1 were ignored" >&2
+    exit 1
+  fi
+}
+skipped=(--skip full_size)
+if [ "$(nvidia-smi --list-gpus | wc -l)" -lt 2 ]; then
+  echo "one GPU: tests that need two are left out"
+  skipped+=(--skip two_gpus)
+fi
 for program in bin/*; do
-  echo "== $program"
-  "$program" --nocapture --test-threads 4
+  run "$program" --include-ignored "${skipped[@]}" --test-threads 4
 done
-if [ "${1:-}" = --ignored ]; then
-  bin/cuda --nocapture --ignored
+if [ "${1:-}" = full-size ]; then
+  run bin/cuda --include-ignored full_size
 fi
 RUN
 chmod +x "$folder/run.sh"

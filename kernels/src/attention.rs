@@ -6,7 +6,7 @@ use crate::cpu::attention::{Queries, Span};
 use crate::cuda;
 #[cfg(feature = "cuda")]
 use crate::operand::Operand;
-use crate::operand::{Element, slice, with_dtype, zeros};
+use crate::operand::{Element, reading, slice, with_dtype, zeros};
 use crate::pages::{PageTable, Pools, locate};
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
@@ -29,7 +29,8 @@ pub fn self_attention(qkv: &Tensor) -> Result<Tensor> {
 /// When shapes or dtypes do not fit together, the table lists no page or one that its pool does not have, its
 /// `last_rows` is not within a page, or an operand is not contiguous.
 pub fn paged_attention(qkv: &Tensor, pools: Pools<'_>, table: &PageTable) -> Result<Tensor> {
-    qkv.apply_op3_no_bwd(pools.frames, pools.special, &PagedAttention { table })
+    let Pools { frames, special } = pools;
+    reading(qkv.device(), &[frames, special], || qkv.apply_op3_no_bwd(frames, special, &PagedAttention { table }))
 }
 
 /// Whether attention over heads of `head_dim` channels, stored as `dtype`, runs on `device`. On the CPU any does.

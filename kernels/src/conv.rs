@@ -3,8 +3,8 @@
 use crate::cpu::{self, Finish};
 #[cfg(feature = "cuda")]
 use crate::cuda::{self, gemm::Target};
-use crate::linear::Activation;
-use crate::operand::{Operand, check_distinct, slice, slice_mut, with_dtype, zeros};
+use crate::linear::{Activation, weights};
+use crate::operand::{Operand, check_distinct, reading, slice, slice_mut, with_dtype, zeros};
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 use candle_core::backend::BackendStorage;
@@ -26,8 +26,10 @@ pub fn conv2d(
     padding: usize,
     activation: Activation,
 ) -> Result<Tensor> {
-    let bias = bias.map(Operand::read);
-    x.apply_op2_no_bwd(weight, &Conv { bias, stride, padding, activation })
+    reading(x.device(), &weights(weight, bias), || {
+        let bias = bias.map(Operand::read);
+        x.apply_op2_no_bwd(weight, &Conv { bias, stride, padding, activation })
+    })
 }
 
 /// `y += conv(x) + b`, stride 1, in place.
@@ -38,8 +40,10 @@ pub fn conv2d_add(y: &Tensor, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>
     if let Some(bias) = bias {
         check_distinct("conv2d_add", y, &[bias])?;
     }
-    let bias = bias.map(Operand::read);
-    y.inplace_op3(x, weight, &ConvAdd { bias, padding })
+    reading(x.device(), &weights(weight, bias), || {
+        let bias = bias.map(Operand::read);
+        y.inplace_op3(x, weight, &ConvAdd { bias, padding })
+    })
 }
 
 /// The rearrangement that ends a transposed convolution whose stride is its kernel size:
@@ -66,7 +70,7 @@ pub fn relu_in_place(x: &Tensor, first: usize) -> Result<()> {
 /// # Errors
 /// When shapes do not fit together, an operand is not contiguous, or x shares its memory with another operand.
 pub fn add_plane(x: &Tensor, u: &Tensor, v: &Tensor) -> Result<()> {
-    x.inplace_op3(u, v, &AddPlane)
+    reading(x.device(), &[u, v], || x.inplace_op3(u, v, &AddPlane))
 }
 
 struct Conv<'a> {

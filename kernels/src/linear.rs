@@ -5,7 +5,7 @@ use crate::conv::Window;
 use crate::cpu::{self, Finish};
 #[cfg(feature = "cuda")]
 use crate::cuda::{self, gemm::Target};
-use crate::operand::{Operand, check_distinct, slice, slice_mut, with_dtype, zeros};
+use crate::operand::{Operand, check_distinct, reading, slice, slice_mut, with_dtype, zeros};
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 use candle_core::backend::BackendStorage;
@@ -32,8 +32,10 @@ pub enum Activation {
 /// # Errors
 /// When shapes do not fit together, an operand is not contiguous, or a dtype is another.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, activation: Activation) -> Result<Tensor> {
-    let bias = bias.map(Operand::read);
-    x.apply_op2_no_bwd(weight, &Linear { bias, activation })
+    reading(x.device(), &weights(weight, bias), || {
+        let bias = bias.map(Operand::read);
+        x.apply_op2_no_bwd(weight, &Linear { bias, activation })
+    })
 }
 
 /// `y += x Wᵀ + b` in place: y `[.., out]`, float32 (or, on a card, of x's type). LayerScale is folded into W and b when weights are loaded.
@@ -44,8 +46,15 @@ pub fn linear_add(y: &Tensor, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>
     if let Some(bias) = bias {
         check_distinct("linear_add", y, &[bias])?;
     }
-    let bias = bias.map(Operand::read);
-    y.inplace_op3(x, weight, &LinearAdd { bias })
+    reading(x.device(), &weights(weight, bias), || {
+        let bias = bias.map(Operand::read);
+        y.inplace_op3(x, weight, &LinearAdd { bias })
+    })
+}
+
+/// The operands of a layer that may belong to another CUDA stream.
+pub(crate) fn weights<'a>(weight: &'a Tensor, bias: Option<&'a Tensor>) -> Vec<&'a Tensor> {
+    std::iter::once(weight).chain(bias).collect()
 }
 
 struct Linear<'a> {

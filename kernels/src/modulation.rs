@@ -3,7 +3,7 @@
 use crate::cpu;
 #[cfg(feature = "cuda")]
 use crate::cuda;
-use crate::operand::{slice, zeros};
+use crate::operand::{reading, slice, zeros};
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
@@ -14,7 +14,7 @@ use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
 /// # Errors
 /// When shapes do not fit together, an operand is not contiguous, or a dtype is another.
 pub fn modulate(x: &Tensor, normed: &Tensor, modulation: &Tensor) -> Result<Tensor> {
-    x.apply_op3_no_bwd(normed, modulation, &Modulate)
+    reading(x.device(), &[normed, modulation], || x.apply_op3_no_bwd(normed, modulation, &Modulate))
 }
 
 struct Modulate;

@@ -3,7 +3,7 @@
 use crate::cpu;
 #[cfg(feature = "cuda")]
 use crate::cuda;
-use crate::operand::{slice, zeros};
+use crate::operand::{reading, slice, zeros};
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor, bail};
@@ -14,7 +14,7 @@ use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor, b
 /// # Errors
 /// When shapes do not fit together, an operand is not contiguous, or a dtype is another.
 pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f32, dtype: DType) -> Result<Tensor> {
-    x.apply_op3_no_bwd(weight, bias, &LayerNorm { eps, dtype })
+    reading(x.device(), &[weight, bias], || x.apply_op3_no_bwd(weight, bias, &LayerNorm { eps, dtype }))
 }
 
 struct LayerNorm {

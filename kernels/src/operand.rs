@@ -178,6 +178,22 @@ impl<'a> Operand<'a> {
     }
 }
 
+/// Runs an operation that reads `operands`, on a GPU in the CUDA stream of `device`, to which some of them need not belong.
+pub(crate) fn reading<T>(
+    device: &candle_core::Device,
+    operands: &[&Tensor],
+    operation: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    match device {
+        #[cfg(feature = "cuda")]
+        candle_core::Device::Cuda(device) => crate::cuda::foreign::reading(device, operands, operation),
+        _ => {
+            let _ = operands;
+            operation()
+        }
+    }
+}
+
 /// Whether two tensors are views of the same memory.
 pub(crate) fn same_storage(a: &Tensor, b: &Tensor) -> bool {
     let address = |tensor: &Tensor| std::ptr::from_ref::<Storage>(&tensor.storage_and_layout().0).addr();

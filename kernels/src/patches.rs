@@ -3,7 +3,7 @@
 use crate::cpu;
 #[cfg(feature = "cuda")]
 use crate::cuda;
-use crate::operand::{slice, zeros};
+use crate::operand::{reading, slice, zeros};
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor, WithDType, bail};
@@ -15,7 +15,7 @@ use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor, W
 /// # Errors
 /// When the pictures are not made of whole patches, shapes do not fit, an operand is not contiguous, or a dtype is another.
 pub fn patches(pixels: &Tensor, scale: &Tensor, shift: &Tensor, patch: usize, dtype: DType) -> Result<Tensor> {
-    pixels.apply_op3_no_bwd(scale, shift, &Patches { patch, dtype })
+    reading(pixels.device(), &[scale, shift], || pixels.apply_op3_no_bwd(scale, shift, &Patches { patch, dtype }))
 }
 
 struct Patches {

@@ -3,7 +3,7 @@
 use crate::cpu;
 #[cfg(feature = "cuda")]
 use crate::cuda;
-use crate::operand::{slice, zeros};
+use crate::operand::{reading, slice, zeros};
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
@@ -36,7 +36,8 @@ pub struct Predicted {
 /// When shapes do not fit together, an operand is not contiguous, or a dtype is another.
 pub fn predict(x: &Tensor, weight: &Tensor, bias: &Tensor, activation: ValueActivation) -> Result<Predicted> {
     let (frames, height, width, _) = x.dims4()?;
-    let all = x.apply_op3_no_bwd(weight, bias, &Predict { activation })?;
+    let predict = Predict { activation };
+    let all = reading(x.device(), &[weight, bias], || x.apply_op3_no_bwd(weight, bias, &predict))?;
     let pixels = frames * height * width;
     let values = weight.dim(0)? - 1;
     Ok(Predicted {

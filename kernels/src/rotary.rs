@@ -4,7 +4,7 @@ use crate::cpu;
 use crate::cpu::rotary::Angles;
 #[cfg(feature = "cuda")]
 use crate::cuda;
-use crate::operand::{Operand, check_distinct, slice_mut};
+use crate::operand::{Operand, check_distinct, reading, slice_mut};
 use crate::pages::append;
 #[cfg(feature = "cuda")]
 use crate::pages::locate;
@@ -67,7 +67,7 @@ pub struct HeadNorms<'a> {
 /// When shapes do not fit together, an operand is not contiguous or not float32 (on a card, qkv may be of 16 bits), or
 /// qkv shares its memory with another operand.
 pub fn norm_rotate(qkv: &Tensor, norms: &HeadNorms<'_>, rotary: &Rotary) -> Result<()> {
-    qkv.inplace_op1(&NormRotate::new(qkv, norms, rotary)?)
+    reading(qkv.device(), &operands(norms, rotary), || qkv.inplace_op1(&NormRotate::new(qkv, norms, rotary)?))
 }
 
 /// As [`norm_rotate`], and moves keys and values to rows `0..tokens` of page `page` of `pool`, which is of qkv's type
@@ -84,11 +84,19 @@ pub fn norm_rotate_append(
     page: usize,
 ) -> Result<()> {
     if qkv.device().is_cuda() {
-        let norm_rotate = NormRotate::new(qkv, norms, rotary)?;
-        return pool.inplace_op2(qkv, &NormRotateAppend { norm_rotate, page });
+        return reading(qkv.device(), &operands(norms, rotary), || {
+            let norm_rotate = NormRotate::new(qkv, norms, rotary)?;
+            pool.inplace_op2(qkv, &NormRotateAppend { norm_rotate, page })
+        });
     }
     norm_rotate(qkv, norms, rotary)?;
     append(pool, page, 0, qkv)
+}
+
+/// The operands that may belong to another CUDA stream.
+fn operands<'a>(norms: &HeadNorms<'a>, rotary: &'a Rotary) -> Vec<&'a Tensor> {
+    let HeadNorms { queries, keys, .. } = *norms;
+    [queries.0, queries.1, keys.0, keys.1, &rotary.cos, &rotary.sin].into_iter().chain(&rotary.times).collect()
 }
 
 struct NormRotate<'a> {

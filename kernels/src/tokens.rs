@@ -4,7 +4,7 @@
 use crate::cuda;
 #[cfg(feature = "cuda")]
 use crate::operand::Operand;
-use crate::operand::{slice, zeros};
+use crate::operand::{reading, slice, zeros};
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, Device, Layout, Result, Shape, Tensor, bail};
@@ -14,7 +14,7 @@ use candle_core::{CpuStorage, CustomOp2, Device, Layout, Result, Shape, Tensor, 
 /// # Errors
 /// When shapes do not fit together, an operand is not contiguous or not float32.
 pub fn join_channels(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    a.apply_op2_no_bwd(b, &JoinChannels)
+    reading(a.device(), &[b], || a.apply_op2_no_bwd(b, &JoinChannels))
 }
 
 /// The rows of all tensors, one after the other: `[a, ..]`, `[b, ..]` .. -> `[a + b + .., ..]`, of any one type. On a card these
@@ -32,7 +32,10 @@ pub fn concat(tensors: &[Tensor], device: &Device) -> Result<Tensor> {
         }
         ([one], _) if one.device().same_device(device) => Ok(one.clone()),
         #[cfg(feature = "cuda")]
-        ([first, ..], Device::Cuda(cuda)) => concat_on_card(first, tensors, cuda),
+        ([first, ..], Device::Cuda(cuda)) => {
+            let operands: Vec<_> = tensors.iter().collect();
+            reading(device, &operands, || concat_on_card(first, tensors, cuda))
+        }
         _ => Tensor::cat(tensors, 0),
     }
 }

@@ -1,6 +1,6 @@
-//! Every operation on an NVIDIA card against the same one on the CPU in float32, which other tests hold against float64;
-//! the kernels of products and attention have their own checks against float64 beside them (`cuda/tests`). Inputs are random, and
-//! freed memory, which the next output is made of, is full of NaN. Without a card these tests say so and pass.
+//! Every operation on a GPU against the same one on the CPU in float32, which other tests compare with float64. The kernels of
+//! gemm and attention have checks against float64 of their own (`cuda/tests`). Inputs are random, and freed memory, which the
+//! next output reuses, is full of NaN.
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
@@ -10,7 +10,7 @@ use candle_core::{DType, Device, Tensor};
 use common::{Random, assert_close, assert_error, wide};
 use periplus_kernels::attention::{paged_attention, self_attention};
 use periplus_kernels::conv::{add_plane, conv2d, conv2d_add, depth_to_space, relu_in_place};
-use periplus_kernels::device::{cuda_stream, open_cuda};
+use periplus_kernels::device::{cuda_stream, memory_used, open_cuda, synchronize, trim_memory_pool};
 use periplus_kernels::linear::{Activation, linear, linear_add};
 use periplus_kernels::modulation::modulate;
 use periplus_kernels::norm::layer_norm;
@@ -25,25 +25,22 @@ use periplus_kernels::tokens::{concat, join_channels};
 const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 const ACTIVATIONS: [Activation; 4] = [Activation::Identity, Activation::Gelu, Activation::Relu, Activation::Silu];
 
-/// A card, and random operands on both sides.
+/// A GPU, and random operands on both sides.
 struct Bench {
-    card: Device,
+    gpu: Device,
     random: Random,
 }
 
 impl Bench {
-    fn new(seed: u64) -> Option<Self> {
-        let card = open_cuda(0).inspect_err(|reason| println!("skipped: {reason}")).ok();
-        assert!(card.is_some() || std::env::var_os("PERIPLUS_NEEDS_CARD").is_none(), "there is no card");
-        let card = card?;
-        Some(Self { card, random: Random::new(seed) })
+    fn new(seed: u64) -> Self {
+        Self { gpu: open_cuda(0).unwrap(), random: Random::new(seed) }
     }
 
-    /// A random tensor: on the card in `dtype`, and the same numbers in float32 on the CPU.
+    /// A random tensor: on the GPU in `dtype`, and the same values in float32 on the CPU.
     fn pair(&mut self, dims: &[usize], dtype: DType) -> (Tensor, Tensor) {
         let stored = self.random.tensor(dims, dtype);
         self.poison(dims.iter().product());
-        (stored.to_device(&self.card).unwrap(), stored.to_dtype(DType::F32).unwrap())
+        (stored.to_device(&self.gpu).unwrap(), stored.to_dtype(DType::F32).unwrap())
     }
 
     fn float(&mut self, dims: &[usize]) -> (Tensor, Tensor) {
@@ -53,7 +50,7 @@ impl Bench {
     /// Leaves memory behind that is full of NaN.
     fn poison(&self, count: usize) {
         for count in [count, 2 * count, 4 * count] {
-            drop(Tensor::from_vec(vec![f32::NAN; count.max(1)], count.max(1), &self.card).unwrap());
+            drop(Tensor::from_vec(vec![f32::NAN; count.max(1)], count.max(1), &self.gpu).unwrap());
         }
     }
 
@@ -72,15 +69,16 @@ fn bar(dtype: DType) -> f64 {
 }
 
 #[track_caller]
-fn assert_same(on_card: &Tensor, on_cpu: &Tensor, bar: f64) {
-    assert_eq!(on_card.dims(), on_cpu.dims());
-    let on_card = on_card.to_device(&Device::Cpu).unwrap();
-    assert_close(&on_card, &wide(on_cpu), bar);
+fn assert_same(on_gpu: &Tensor, on_cpu: &Tensor, bar: f64) {
+    assert_eq!(on_gpu.dims(), on_cpu.dims());
+    let on_gpu = on_gpu.to_device(&Device::Cpu).unwrap();
+    assert_close(&on_gpu, &wide(on_cpu), bar);
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU"]
 fn linear_layers() {
-    let Some(mut bench) = Bench::new(1) else { return };
+    let mut bench = Bench::new(1);
     for dtype in DTYPES {
         for case in 0..24 {
             let (rows, inputs, outputs) = (bench.count(200), bench.count(300), bench.count(300));
@@ -106,8 +104,9 @@ fn linear_layers() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU"]
 fn convolutions() {
-    let Some(mut bench) = Bench::new(2) else { return };
+    let mut bench = Bench::new(2);
     for dtype in DTYPES {
         for (dims, outputs, k, stride, padding) in [
             ([1, 19, 14, 64], 32, 3, 1, 1),
@@ -134,8 +133,9 @@ fn convolutions() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU"]
 fn norms() {
-    let Some(mut bench) = Bench::new(3) else { return };
+    let mut bench = Bench::new(3);
     for dtype in DTYPES {
         for (rows, channels) in [(1, 1), (7, 33), (1005, 1024), (9, 2048), (3, 4096), (5, 500), (0, 8)] {
             let (x, cpu_x) = bench.float(&[rows, channels]);
@@ -148,8 +148,9 @@ fn norms() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU"]
 fn rotation_of_queries_and_keys() {
-    let Some(mut bench) = Bench::new(4) else { return };
+    let mut bench = Bench::new(4);
     for dtype in DTYPES {
         for (frames, period, heads, dim) in [(1, 1, 1, 4), (1, 77, 3, 64), (3, 7, 2, 48), (2, 20, 16, 128)] {
             for pairing in [Pairing::SplitHalves, Pairing::Interleaved] {
@@ -159,8 +160,8 @@ fn rotation_of_queries_and_keys() {
                 let [cos, sin] = [(); 2].map(|()| bench.float(&[period, dim / 2]));
                 let times = bench.float(&[frames, 2, dim / 6]);
                 let timed = pairing == Pairing::Interleaved && dim > 4;
-                let side = |card: bool| {
-                    let pick = |pair: &(Tensor, Tensor)| if card { pair.0.clone() } else { pair.1.clone() };
+                let side = |gpu: bool| {
+                    let pick = |pair: &(Tensor, Tensor)| if gpu { pair.0.clone() } else { pair.1.clone() };
                     let rotary =
                         Rotary { cos: pick(&cos), sin: pick(&sin), times: timed.then(|| pick(&times)), pairing };
                     (norms.iter().map(pick).collect::<Vec<_>>(), rotary)
@@ -186,8 +187,9 @@ fn rotation_of_queries_and_keys() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU"]
 fn attention_within_frames_and_over_pages() {
-    let Some(mut bench) = Bench::new(5) else { return };
+    let mut bench = Bench::new(5);
     for dtype in DTYPES {
         for (frames, tokens, heads) in [(1, 1, 1), (2, 65, 3), (1, 1005, 2), (3, 130, 16)] {
             let (qkv, cpu_qkv) = bench.pair(&[frames, tokens, 3, heads, 64], dtype);
@@ -202,7 +204,7 @@ fn attention_within_frames_and_over_pages() {
                 let [pool, other] = [4, 3].map(|pages| bench.pair(&[pages, 2, 37, 2, 64], dtype));
                 let mut table = PageTable::new(frames.clone(), special.clone(), last_rows);
                 if uploaded {
-                    table.upload(&bench.card).unwrap();
+                    table.upload(&bench.gpu).unwrap();
                 }
                 let y = paged_attention(&qkv, Pools { frames: &pool.0, special: &other.0 }, &table).unwrap();
                 let cpu_pools = Pools { frames: &pool.1, special: &other.1 };
@@ -222,8 +224,9 @@ fn attention_within_frames_and_over_pages() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU"]
 fn rows_of_pages() {
-    let Some(mut bench) = Bench::new(6) else { return };
+    let mut bench = Bench::new(6);
     for dtype in DTYPES {
         let [pool, other] = [3, 2].map(|pages| bench.pair(&[pages, 2, 7, 2, 5], dtype));
         let (qkv, cpu_qkv) = bench.pair(&[4, 3, 2, 5], dtype);
@@ -238,11 +241,12 @@ fn rows_of_pages() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU"]
 fn pictures() {
-    let Some(mut bench) = Bench::new(7) else { return };
+    let mut bench = Bench::new(7);
     let bytes: Vec<u8> = (0..2 * 28 * 42 * 3).map(|_| (bench.random.number() * 127.0 + 128.0) as u8).collect();
     let cpu_pixels = Tensor::from_vec(bytes, (2, 28, 42, 3), &Device::Cpu).unwrap();
-    let pixels = cpu_pixels.to_device(&bench.card).unwrap();
+    let pixels = cpu_pixels.to_device(&bench.gpu).unwrap();
     let ((scale, cpu_scale), (shift, cpu_shift)) = (bench.float(&[3]), bench.float(&[3]));
     let expected = patches(&cpu_pixels, &cpu_scale, &cpu_shift, 14, DType::F32).unwrap();
     for dtype in DTYPES {
@@ -285,7 +289,7 @@ fn pictures() {
                 assert_eq!(found.not_finite.to_vec1::<f32>().unwrap(), [0.0]);
                 // A bias that makes every confidence infinite.
                 let large = Tensor::from_vec(vec![200_f32; outputs], outputs, &Device::Cpu).unwrap();
-                let large = large.to_device(&bench.card).unwrap();
+                let large = large.to_device(&bench.gpu).unwrap();
                 let found = predict(&x, &w, &large, activation).unwrap();
                 assert_eq!(found.not_finite.to_vec1::<f32>().unwrap(), [(21 * 17 * outputs) as f32]);
             }
@@ -294,14 +298,15 @@ fn pictures() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU"]
 fn tokens_side_by_side_and_modulated() {
-    let Some(mut bench) = Bench::new(8) else { return };
+    let mut bench = Bench::new(8);
     for dtype in DTYPES {
         let [a, b, c] = [3, 1, 5].map(|rows| bench.pair(&[rows, 7], dtype));
         let cpu = concat(&[a.1, b.1.clone(), c.1], &Device::Cpu).unwrap();
-        bench.card.synchronize().unwrap();
-        let other = cuda_stream(&bench.card).unwrap();
-        for stream in [&bench.card, &other] {
+        bench.gpu.synchronize().unwrap();
+        let other = cuda_stream(&bench.gpu).unwrap();
+        for stream in [&bench.gpu, &other] {
             for (rows, expected) in [(vec![a.0.clone(), b.0.clone(), c.0.clone()], &cpu), (vec![b.0.clone()], &b.1)] {
                 let joined = concat(&rows, stream).unwrap();
                 assert!(joined.device().same_device(stream));
@@ -320,9 +325,10 @@ fn tokens_side_by_side_and_modulated() {
 
 /// Operands that are read may belong to another CUDA stream, those that are written may not.
 #[test]
+#[ignore = "needs an NVIDIA GPU"]
 fn nothing_is_written_in_another_cuda_stream() {
-    let Some(mut bench) = Bench::new(10) else { return };
-    let other = cuda_stream(&bench.card).unwrap();
+    let mut bench = Bench::new(10);
+    let other = cuda_stream(&bench.gpu).unwrap();
     let elsewhere = |dims: &[usize]| Tensor::zeros(dims, DType::F32, &other).unwrap();
     let (x, (w, _)) = (bench.float(&[4, 8]).0, bench.float(&[8, 8]));
     assert_error(linear_add(&elsewhere(&[4, 8]), &x, &w, None), &["linear_add: y", "CUDA stream"]);
@@ -342,8 +348,9 @@ fn nothing_is_written_in_another_cuda_stream() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU"]
 fn layers_without_inputs_answer_their_bias() {
-    let Some(mut bench) = Bench::new(11) else { return };
+    let mut bench = Bench::new(11);
     for dtype in DTYPES {
         for rows in [1, 4, 70] {
             let ((x, cpu_x), (w, cpu_w)) = (bench.pair(&[rows, 0], dtype), bench.pair(&[24, 0], dtype));
@@ -356,18 +363,19 @@ fn layers_without_inputs_answer_their_bias() {
 
 /// CUDA streams that nothing uses any more are given to the next caller, others are not.
 #[test]
+#[ignore = "needs an NVIDIA GPU"]
 fn cuda_streams_are_reused() {
-    let Some(bench) = Bench::new(12) else { return };
+    let bench = Bench::new(12);
     let name = |stream: &Device| format!("{stream:?}");
     let distinct = |names: &[String]| names.iter().collect::<std::collections::HashSet<_>>().len();
-    let take = || cuda_stream(&bench.card).unwrap();
+    let take = || cuda_stream(&bench.gpu).unwrap();
     let (held, tensor) = {
         let first = take();
         (name(&first), Tensor::zeros(5, DType::F32, &first).unwrap())
     };
     let taken = {
         let streams: Vec<_> = (0..8).map(|_| take()).collect();
-        assert!(streams.iter().all(|stream| !stream.same_device(&bench.card)));
+        assert!(streams.iter().all(|stream| !stream.same_device(&bench.gpu)));
         streams.iter().map(name).collect::<Vec<_>>()
     };
     assert_eq!(distinct(&taken), 8);
@@ -383,13 +391,14 @@ type Reader<'a> = (&'a str, DType, Box<dyn Fn(&Tensor, &Tensor) -> Tensor + 'a>)
 
 /// Kernels may start before the one in front of them has ended (`early_launch.cuh`), and must then wait for what they read.
 #[test]
+#[ignore = "needs an NVIDIA GPU"]
 fn kernels_wait_for_what_they_read() {
-    let Some(mut bench) = Bench::new(13) else { return };
-    let card = bench.card.clone();
+    let mut bench = Bench::new(13);
+    let gpu = bench.gpu.clone();
     // A product of few blocks that each take a millisecond, so that there is room beside them, and time.
     let (rows, outputs, inputs) = (192, 256, 1 << 18);
     let [x, w] = [rows, outputs].map(|size| {
-        let some = bench.random.tensor(&[size, 1 << 10], DType::BF16).to_device(&card).unwrap();
+        let some = bench.random.tensor(&[size, 1 << 10], DType::BF16).to_device(&gpu).unwrap();
         Tensor::cat(&vec![&some; inputs >> 10], 1).unwrap()
     });
     let [(half, _), (single, _)] = [DType::BF16, DType::F32].map(|dtype| bench.pair(&[rows, outputs], dtype));
@@ -447,15 +456,15 @@ fn kernels_wait_for_what_they_read() {
     for (name, dtype, read) in &readers {
         let run = |wait: bool| {
             // What is made is added to zeros, which is what would be read too early.
-            let y = Tensor::zeros((rows, outputs), *dtype, &card).unwrap();
-            let pool = Tensor::zeros((1, 2, 64, 4, 64), *dtype, &card).unwrap();
-            card.synchronize().unwrap();
+            let y = Tensor::zeros((rows, outputs), *dtype, &gpu).unwrap();
+            let pool = Tensor::zeros((1, 2, 64, 4, 64), *dtype, &gpu).unwrap();
+            gpu.synchronize().unwrap();
             linear_add(&y, &x, &w, None).unwrap();
             if wait {
-                card.synchronize().unwrap();
+                gpu.synchronize().unwrap();
             }
             let result = read(&y, &pool);
-            card.synchronize().unwrap();
+            gpu.synchronize().unwrap();
             wide(&result.to_device(&Device::Cpu).unwrap())
         };
         let expected = run(true);
@@ -471,18 +480,198 @@ fn kernels_wait_for_what_they_read() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU"]
 fn results_come_to_main_memory_together() {
-    let Some(mut bench) = Bench::new(9) else { return };
+    let mut bench = Bench::new(9);
     let mut readback = Readback::default();
     for scale in [1, 3, 2] {
         let pairs: Vec<_> = [5, 0, 700].map(|count| bench.float(&[scale, count])).into();
-        let views: Vec<_> = pairs.iter().map(|(card, _)| card.narrow(0, scale - 1, 1).unwrap()).collect();
+        let views: Vec<_> = pairs.iter().map(|(gpu, _)| gpu.narrow(0, scale - 1, 1).unwrap()).collect();
         for (found, (_, cpu)) in readback.read(&views).unwrap().iter().zip(&pairs) {
             assert_eq!(*found, cpu.narrow(0, scale - 1, 1).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap());
         }
     }
-    let elsewhere = Tensor::zeros(3, DType::F32, &cuda_stream(&bench.card).unwrap()).unwrap();
+    let elsewhere = Tensor::zeros(3, DType::F32, &cuda_stream(&bench.gpu).unwrap()).unwrap();
     assert_error(readback.read(&[bench.float(&[3]).0, elsewhere]), &["more than one CUDA stream"]);
     let (half, _) = bench.pair(&[4], DType::BF16);
     assert_error(readback.read(&[half]), &["BF16"]);
+}
+
+/// An operation and the shapes of its operands that may belong to another CUDA stream.
+type Shared<'a> = (&'a str, Vec<Vec<usize>>, Box<dyn Fn(&[Tensor]) -> Tensor + 'a>);
+
+/// Calls `run` with norms and angles made of six tensors.
+fn turn(t: &[Tensor], run: impl Fn(&HeadNorms<'_>, &Rotary)) {
+    let rotary = Rotary { cos: t[4].clone(), sin: t[5].clone(), times: None, pairing: Pairing::SplitHalves };
+    run(&HeadNorms { queries: (&t[0], &t[1]), keys: (&t[2], &t[3]), eps: 1e-5 }, &rotary);
+}
+
+/// An operand of another CUDA stream may be dropped, and its memory be reused, before the operation that reads it has run.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn operands_of_other_cuda_streams_are_not_freed_while_they_are_read() {
+    let mut bench = Bench::new(14);
+    let (gpu, owner) = (bench.gpu.clone(), cuda_stream(&bench.gpu).unwrap());
+    let (rows, c) = (96, 256);
+    let x = bench.float(&[rows, c]).0;
+    let picture = bench.float(&[1, 8, 12, c]).0;
+    let qkv = bench.float(&[rows, 3, 4, 64]).0;
+    let pixels = Tensor::from_vec(vec![77_u8; 28 * 28 * 3], (1, 28, 28, 3), &gpu).unwrap();
+    let norms_and_angles = || vec![vec![64], vec![64], vec![64], vec![64], vec![rows, 32], vec![rows, 32]];
+    let operations: Vec<Shared<'_>> = vec![
+        (
+            "linear",
+            vec![vec![512, c], vec![512]],
+            Box::new(|t| linear(&x, &t[0], Some(&t[1]), Activation::Gelu).unwrap()),
+        ),
+        (
+            "linear_add",
+            vec![vec![512, c], vec![512]],
+            Box::new(|t| {
+                let y = Tensor::zeros((rows, 512), DType::F32, &gpu).unwrap();
+                linear_add(&y, &x, &t[0], Some(&t[1])).unwrap();
+                y
+            }),
+        ),
+        (
+            "conv2d",
+            vec![vec![64, 3, 3, c], vec![64]],
+            Box::new(|t| conv2d(&picture, &t[0], Some(&t[1]), 1, 1, Activation::Relu).unwrap()),
+        ),
+        (
+            "conv2d_add",
+            vec![vec![64, 3, 3, c], vec![64]],
+            Box::new(|t| {
+                let y = Tensor::zeros((1, 8, 12, 64), DType::F32, &gpu).unwrap();
+                conv2d_add(&y, &picture, &t[0], Some(&t[1]), 1).unwrap();
+                y
+            }),
+        ),
+        (
+            "add_plane",
+            vec![vec![12, c / 2], vec![8, c / 2]],
+            Box::new(|t| {
+                let y = picture.copy().unwrap();
+                add_plane(&y, &t[0], &t[1]).unwrap();
+                y
+            }),
+        ),
+        ("layer_norm", vec![vec![c], vec![c]], Box::new(|t| layer_norm(&x, &t[0], &t[1], 1e-5, DType::F32).unwrap())),
+        ("modulate", vec![vec![rows, c], vec![rows, 3 * c]], Box::new(|t| modulate(&x, &t[0], &t[1]).unwrap())),
+        (
+            "predict",
+            vec![vec![3, c], vec![3]],
+            Box::new(|t| predict(&picture, &t[0], &t[1], ValueActivation::InverseLog).unwrap().values),
+        ),
+        ("patches", vec![vec![3], vec![3]], Box::new(|t| patches(&pixels, &t[0], &t[1], 14, DType::F32).unwrap())),
+        ("join_channels", vec![vec![rows, 40]], Box::new(|t| join_channels(&x, &t[0]).unwrap())),
+        ("concat", vec![vec![5, c]], Box::new(|t| concat(&[x.clone(), t[0].clone()], &gpu).unwrap())),
+        (
+            "paged_attention",
+            vec![vec![3, 2, 70, 4, 64], vec![2, 2, 70, 4, 64]],
+            Box::new(|t| {
+                let table = PageTable::new(vec![2, 0], vec![1], 33);
+                paged_attention(&qkv, Pools { frames: &t[0], special: &t[1] }, &table).unwrap()
+            }),
+        ),
+        (
+            "norm_rotate",
+            norms_and_angles(),
+            Box::new(|t| {
+                let y = qkv.copy().unwrap();
+                turn(t, |norms, rotary| norm_rotate(&y, norms, rotary).unwrap());
+                y
+            }),
+        ),
+        (
+            "norm_rotate_append",
+            norms_and_angles(),
+            Box::new(|t| {
+                let pool = Tensor::zeros((1, 2, rows, 4, 64), DType::F32, &gpu).unwrap();
+                let y = qkv.copy().unwrap();
+                turn(t, |norms, rotary| norm_rotate_append(&y, norms, rotary, &pool, 0).unwrap());
+                pool
+            }),
+        ),
+    ];
+    // Keeps the stream busy for some milliseconds, so that the operation runs after the drop.
+    let slow = bench.random.tensor(&[2048, 8192], DType::BF16).to_device(&gpu).unwrap();
+    let mut freed = Vec::new();
+    for (name, shapes, run) in &operations {
+        let stored: Vec<_> = shapes.iter().map(|shape| bench.random.f32(shape)).collect();
+        let place = |device: &Device| stored.iter().map(|t| t.to_device(device).unwrap()).collect::<Vec<_>>();
+        let expected = wide(&run(&place(&gpu)).to_device(&Device::Cpu).unwrap());
+        assert!(expected.iter().all(|value| value.is_finite()), "{name}");
+        for _ in 0..3 {
+            let operands = place(&owner);
+            synchronize(&owner).unwrap();
+            for _ in 0..50 {
+                linear(&slow, &slow, None, Activation::Identity).unwrap();
+            }
+            let result = run(&operands);
+            drop(operands);
+            // Takes up the memory just freed, if it is, in the order of its own stream.
+            let reused: Vec<_> = [1, 2]
+                .iter()
+                .flat_map(|_| &stored)
+                .map(|t| Tensor::from_vec(vec![f32::NAN; t.elem_count()], t.elem_count(), &owner).unwrap())
+                .collect();
+            synchronize(&owner).unwrap();
+            if wide(&result.to_device(&Device::Cpu).unwrap()) != expected {
+                freed.push(*name);
+            }
+            drop(reused);
+        }
+    }
+    assert!(freed.is_empty(), "freed while read: {freed:?}");
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn operands_of_other_cuda_streams_are_freed_after_synchronize() {
+    let bench = Bench::new(15);
+    let owner = cuda_stream(&bench.gpu).unwrap();
+    let used = || {
+        trim_memory_pool(&owner).unwrap();
+        memory_used(&owner).unwrap().unwrap() as f64 / f64::from(1 << 30)
+    };
+    // 8 GiB, beside which the tests that run at the same time use little.
+    let (inputs, outputs) = (1 << 16, 1 << 16);
+    let weight = Tensor::zeros((outputs, inputs), DType::BF16, &owner).unwrap();
+    let x = Tensor::zeros((1, inputs), DType::BF16, &bench.gpu).unwrap();
+    synchronize(&owner).unwrap();
+    drop(linear(&x, &weight, None, Activation::Identity).unwrap());
+    drop(weight);
+    let held = used();
+    synchronize(&bench.gpu).unwrap();
+    let freed = held - used();
+    assert!(freed > 4.0, "{freed} GiB freed");
+}
+
+/// Operands are let go without any call of [`synchronize`], too.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn held_operands_do_not_pile_up() {
+    let bench = Bench::new(16);
+    let owner = cuda_stream(&bench.gpu).unwrap();
+    let x = Tensor::zeros((1, 1024), DType::BF16, &bench.gpu).unwrap();
+    let mut most = 0;
+    let before = memory_used(&owner).unwrap().unwrap();
+    for _ in 0..16 << 10 {
+        // 4 MiB: 64 GiB in all, 4 GiB of them in a batch.
+        let weight = Tensor::zeros((2048, 1024), DType::BF16, &owner).unwrap();
+        linear(&x, &weight, None, Activation::Identity).unwrap();
+        most = most.max(memory_used(&owner).unwrap().unwrap());
+    }
+    let grown = most.saturating_sub(before) >> 30;
+    println!("{grown} GiB held at most");
+    assert!(grown < 40, "{grown} GiB held");
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn the_per_thread_stream_is_refused() {
+    let device = Device::new_cuda(0).unwrap();
+    let x = Tensor::zeros((4, 8), DType::F32, &device).unwrap();
+    assert_error(linear(&x, &x, None, Activation::Identity), &["device::cuda_stream"]);
 }

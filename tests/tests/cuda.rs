@@ -1,4 +1,4 @@
-//! The whole library on an NVIDIA card against expected outputs. Without one these tests say so and pass.
+//! The whole library on an NVIDIA GPU against expected outputs.
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
@@ -12,7 +12,7 @@ use periplus::{
     Config, DType, Device, Engine, FrameOutput, Keyframes, Model, Outputs, PassKind, Prediction, Session,
     SessionConfig, Tensor, Video, VideoState, Weights, Workspace,
 };
-use periplus_tests::{Golden, card, check_keyframes, engine, errors, frames, session, stream};
+use periplus_tests::{Golden, check_keyframes, engine, errors, frames, gpu, session, stream};
 
 const FLOAT32: f64 = 1e-4;
 
@@ -31,9 +31,9 @@ fn check(golden: &Golden, name: &str, outputs: &[FrameOutput], bound: impl Fn(&s
     }
 }
 
-fn check_on(card: &Device, name: &str, [pose, depth, confidence]: [f64; 3]) {
+fn check_on(gpu: &Device, name: &str, [pose, depth, confidence]: [f64; 3]) {
     let golden = Golden::open(name);
-    let outputs = stream(&golden, DType::F32, card);
+    let outputs = stream(&golden, DType::F32, gpu);
     check(&golden, name, &outputs, |_| FLOAT32);
     check_keyframes(&golden, &outputs);
     if name == "stream-by-motion" {
@@ -41,7 +41,7 @@ fn check_on(card: &Device, name: &str, [pose, depth, confidence]: [f64; 3]) {
     }
     // The dense heads are float16 in either case, so that a trunk of float16 leaves a part of the error of depth: 0.3 to 0.52.
     for (dtype, [in_pose, in_depth]) in [(DType::BF16, [1.0, 1.0]), (DType::F16, [FINER, 0.6])] {
-        check(&golden, name, &stream(&golden, dtype, card), |what| {
+        check(&golden, name, &stream(&golden, dtype, gpu), |what| {
             BESIDE_WEIGHTS
                 * match what {
                     "pose_enc" => in_pose * pose,
@@ -55,10 +55,9 @@ fn check_on(card: &Device, name: &str, [pose, depth, confidence]: [f64; 3]) {
 macro_rules! goldens {
     ($($test:ident: $name:literal, $weights_alone:expr,)*) => {
         $(#[test]
+        #[ignore = "needs an NVIDIA GPU"]
         fn $test() {
-            if let Some(card) = card() {
-                check_on(&card, $name, $weights_alone);
-            }
+            check_on(&gpu(), $name, $weights_alone);
         })*
     };
 }
@@ -90,14 +89,15 @@ fn bits(outputs: &[FrameOutput]) -> Vec<u32> {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU"]
 fn the_same_frames_give_the_same_bits_also_beside_other_sessions() {
-    let Some(card) = card() else { return };
+    let gpu = gpu();
     let golden = Golden::open("stream");
     for dtype in [DType::F32, DType::BF16, DType::F16] {
-        let alone = bits(&stream(&golden, dtype, &card));
-        assert_eq!(alone, bits(&stream(&golden, dtype, &card)), "{dtype:?}");
+        let alone = bits(&stream(&golden, dtype, &gpu));
+        assert_eq!(alone, bits(&stream(&golden, dtype, &gpu)), "{dtype:?}");
         let beside: Vec<_> = thread::scope(|scope| {
-            let runs: Vec<_> = (0..3).map(|_| scope.spawn(|| bits(&stream(&golden, dtype, &card)))).collect();
+            let runs: Vec<_> = (0..3).map(|_| scope.spawn(|| bits(&stream(&golden, dtype, &gpu)))).collect();
             runs.into_iter().map(|run| run.join().unwrap()).collect()
         });
         assert!(beside.iter().all(|bits| *bits == alone), "{dtype:?}");
@@ -105,13 +105,14 @@ fn the_same_frames_give_the_same_bits_also_beside_other_sessions() {
 }
 
 /// Weights loaded by one thread are read by others, a session moves from thread to thread, and what is dropped on a thread that
-/// never used the card is freed and hurts nobody.
+/// never used the GPU is freed without an error.
 #[test]
+#[ignore = "needs an NVIDIA GPU"]
 fn engines_are_shared_and_sessions_move_between_threads() {
-    let Some(card) = card() else { return };
+    let gpu = gpu();
     let golden = Golden::open("stream");
-    let expected = bits(&stream(&golden, DType::BF16, &card));
-    let engine = thread::scope(|scope| scope.spawn(|| engine(&golden, DType::BF16, &card)).join().unwrap());
+    let expected = bits(&stream(&golden, DType::BF16, &gpu));
+    let engine = thread::scope(|scope| scope.spawn(|| engine(&golden, DType::BF16, &gpu)).join().unwrap());
     for _ in 0..2 {
         let frames = frames(&golden);
         thread::scope(|scope| {
@@ -136,25 +137,26 @@ fn engines_are_shared_and_sessions_move_between_threads() {
         });
     }
     thread::spawn(move || drop(engine)).join().unwrap();
-    assert_eq!(bits(&stream(&golden, DType::BF16, &card)), expected);
+    assert_eq!(bits(&stream(&golden, DType::BF16, &gpu)), expected);
 }
 
 /// All that a stream computes is in its own CUDA stream, whoever asks and reads; frames may come from another.
 #[test]
+#[ignore = "needs an NVIDIA GPU"]
 fn a_stream_has_a_cuda_stream_of_its_own() {
-    let Some(card) = card() else { return };
+    let gpu = gpu();
     let golden = Golden::open("stream-point-head");
     let weights = Weights::synthetic(golden.config.clone(), golden.weights_seed()).unwrap();
     let settings = &golden.config.stream;
     let frames = golden.frames().narrow(0, 0, settings.scale_frames).unwrap();
     let mut expected = None;
     // Candle's own device has a CUDA stream for each thread.
-    for device in [&card, &Device::new_cuda(0).unwrap()] {
+    for device in [&gpu, &Device::new_cuda(0).unwrap()] {
         let model = Model::load(weights.var_builder(DType::BF16, device), weights.config()).unwrap();
         let state = || VideoState::new(&model, settings, &cuda_stream(model.device()).unwrap()).unwrap();
         let mut states = [state(), state()];
         assert!(!states[0].device().same_device(states[1].device()));
-        for (state, place) in states.iter_mut().zip([&Device::Cpu, &card]) {
+        for (state, place) in states.iter_mut().zip([&Device::Cpu, &gpu]) {
             let frames = frames.to_device(place).unwrap();
             let own = state.device().clone();
             let mut workspace = Workspace::new(&own);
@@ -182,12 +184,13 @@ fn a_stream_has_a_cuda_stream_of_its_own() {
 }
 
 /// A driver was seen to wait for ever where a thread ended that had a stream of its own (CUDA's per-thread default stream), while others
-/// submitted work: in one run of this test out of six, on a card that other programs load.
+/// submitted work: in one run of this test out of six, on a GPU that other programs use, too.
 #[test]
+#[ignore = "needs an NVIDIA GPU"]
 fn threads_end_while_others_work() {
-    let Some(card) = card() else { return };
+    let gpu = gpu();
     let golden = Arc::new(Golden::open("stream"));
-    let engine = engine(&golden, DType::BF16, &card);
+    let engine = engine(&golden, DType::BF16, &gpu);
     let (done, finished) = mpsc::channel();
     for worker in 0..12 {
         let (golden, engine, done) = (Arc::clone(&golden), engine.clone(), done.clone());
@@ -212,7 +215,7 @@ fn threads_end_while_others_work() {
         });
     }
     drop((engine, done));
-    let expected = bits(&stream(&golden, DType::BF16, &card));
+    let expected = bits(&stream(&golden, DType::BF16, &gpu));
     for run in 0..12 * 20 {
         let found = finished.recv_timeout(Duration::from_secs(60));
         assert!(found.unwrap_or_else(|error| panic!("after {run} runs: {error}")) == expected, "run {run}");
@@ -221,16 +224,17 @@ fn threads_end_while_others_work() {
     assert_eq!(gone, Err(RecvTimeoutError::Disconnected), "a thread does not end");
 }
 
-/// A thread that works two cards makes one of them current at each step, and each has kernels made ready for itself.
+/// A thread that uses two GPUs makes one of them current at each step, and kernels are set up on each of them.
 #[test]
-fn two_cards_are_worked_by_turns() {
-    let Some(first) = card() else { return };
-    let Ok(second) = open_cuda(1).inspect_err(|reason| println!("skipped: {reason}")) else { return };
+#[ignore = "needs two NVIDIA GPUs"]
+fn two_gpus_in_turns() {
+    let first = gpu();
+    let second = open_cuda(1).unwrap();
     check_on(&second, "stream", [1.2e-2, 5.2e-3, 5.2e-3]);
     let golden = Golden::open("stream");
-    let cards = [first, second];
-    let alone = cards.each_ref().map(|card| bits(&stream(&golden, DType::BF16, card)));
-    let mut sessions = cards.each_ref().map(|card| session(&golden, &engine(&golden, DType::BF16, card)));
+    let gpus = [first, second];
+    let alone = gpus.each_ref().map(|gpu| bits(&stream(&golden, DType::BF16, gpu)));
+    let mut sessions = gpus.each_ref().map(|gpu| session(&golden, &engine(&golden, DType::BF16, gpu)));
     let mut outputs = [Vec::new(), Vec::new()];
     for frame in frames(&golden) {
         for (session, outputs) in sessions.iter_mut().zip(&mut outputs) {
@@ -242,12 +246,13 @@ fn two_cards_are_worked_by_turns() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU"]
 fn heads_that_no_kernel_is_for_are_found_when_weights_are_loaded() {
-    let Some(card) = card() else { return };
+    let gpu = gpu();
     let narrow = Config { vit_heads: 8, ..Golden::open("stream").config };
     let width = narrow.embed_dim / 8;
     let weights = Weights::synthetic(narrow, 1).unwrap();
-    let error = Engine::load(&weights, DType::BF16, &card).err().unwrap().to_string();
+    let error = Engine::load(&weights, DType::BF16, &gpu).err().unwrap().to_string();
     assert_eq!(
         error,
         format!(
@@ -257,12 +262,13 @@ fn heads_that_no_kernel_is_for_are_found_when_weights_are_loaded() {
     assert!(Engine::load(&weights, DType::BF16, &Device::Cpu).is_ok());
 }
 
-/// A pass that was not accepted is dropped where the next call comes from, on a thread that never used the card.
+/// A pass that was not accepted is dropped where the next call comes from, on a thread that never used the GPU.
 #[test]
-fn a_session_is_reset_by_a_thread_new_to_the_card() {
-    let Some(card) = card() else { return };
+#[ignore = "needs an NVIDIA GPU"]
+fn a_session_is_reset_by_a_thread_new_to_the_gpu() {
+    let gpu = gpu();
     let golden = Golden::open("stream");
-    let engine = engine(&golden, DType::BF16, &card);
+    let engine = engine(&golden, DType::BF16, &gpu);
     let config = SessionConfig { keyframes: Keyframes::Every(5), ..engine.config().into() };
     let mut session = engine.session(config).unwrap();
     let run = |session: &mut Session| {
@@ -270,24 +276,24 @@ fn a_session_is_reset_by_a_thread_new_to_the_card() {
         assert!(outputs.last().is_some_and(|output| !output.keyframe), "a pass is left open");
         bits(&outputs)
     };
-    let (alone, expected) = (bits(&stream(&golden, DType::BF16, &card)), run(&mut session));
+    let (alone, expected) = (bits(&stream(&golden, DType::BF16, &gpu)), run(&mut session));
     thread::scope(|scope| scope.spawn(|| session.reset()).join().unwrap());
     assert_eq!(run(&mut session), expected);
     // Dropped at the next push instead, and by the session's end.
     let frame = frames(&golden).remove(0);
     thread::scope(|scope| scope.spawn(|| session.push(frame).map(drop)).join().unwrap()).unwrap();
     thread::scope(|scope| scope.spawn(move || drop(session)).join().unwrap());
-    assert_eq!(bits(&stream(&golden, DType::BF16, &card)), alone);
+    assert_eq!(bits(&stream(&golden, DType::BF16, &gpu)), alone);
 }
 
 /// The published size in both number types, see `goldens.rs`.
 #[test]
-#[ignore = "needs a card and 20 GB of memory"]
+#[ignore = "full size: needs an NVIDIA GPU with 20 GB of memory"]
 fn full_size() {
-    let Some(card) = card() else { return };
+    let gpu = gpu();
     let golden = Golden::open("full-size");
-    check(&golden, "full-size", &stream(&golden, DType::F32, &card), |_| FLOAT32);
+    check(&golden, "full-size", &stream(&golden, DType::F32, &gpu), |_| FLOAT32);
     // What the published code in bfloat16 is off by.
     let published = |what: &str| if what == "pose_enc" { 1.4e-1 } else { 2.5e-2 };
-    check(&golden, "full-size", &stream(&golden, DType::BF16, &card), published);
+    check(&golden, "full-size", &stream(&golden, DType::BF16, &gpu), published);
 }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use candle_core::{DType, Device, Tensor};
 use periplus_checkpoint::Weights;
 use periplus_model::{Model, Outputs, PassKind, Video, VideoState, Workspace};
-use periplus_tests::{Golden, card, error};
+use periplus_tests::{Golden, error, gpu};
 
 const BOUND: f64 = 1e-5;
 
@@ -17,10 +17,9 @@ fn every_stage() {
 }
 
 #[test]
-fn every_stage_on_a_card() {
-    if let Some(card) = card() {
-        every_stage_on(&card, 1e-4);
-    }
+#[ignore = "needs an NVIDIA GPU"]
+fn every_stage_on_a_gpu() {
+    every_stage_on(&gpu(), 1e-4);
 }
 
 fn every_stage_on(device: &Device, bound: f64) {
@@ -62,10 +61,9 @@ fn a_pass_that_fails_leaves_no_trace() {
 }
 
 #[test]
-fn a_pass_that_fails_leaves_no_trace_on_a_card() {
-    if let Some(card) = card() {
-        no_trace_on(&card, 1e-4);
-    }
+#[ignore = "needs an NVIDIA GPU"]
+fn a_pass_that_fails_leaves_no_trace_on_a_gpu() {
+    no_trace_on(&gpu(), 1e-4);
 }
 
 /// Wherever a pass fails, the video goes on as if it had not been: caches of both kinds, retained rows, time.

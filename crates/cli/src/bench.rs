@@ -7,18 +7,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clap::{Args, Subcommand};
+use clap::Args;
 use periplus::checkpoint::synthetic::hash_uniform;
 use periplus::{Device, Engine, Frame, Raster, Session, SessionConfig, StreamSettings, Viewport, Weights};
 use serde::Serialize;
 
+use crate::console;
 use crate::failure::Failure;
 use crate::interruption::Interruption;
 use crate::options::{ComputeOptions, PictureSize, at_least_one, checked, from_zero, network, open_weights, place};
 use crate::process::status;
 use crate::progress::show_loading;
 use crate::spans::StageTimes;
-use crate::{bench_attention, console};
 
 /// The library's spans and what they are called here, in the order of the network. `global_attention` lies within
 /// `global_block`.
@@ -35,10 +35,8 @@ const STAGES: [(&str, &str); 8] = [
 
 /// Measure frames per second and the time of each stage on this machine, on frames of noise
 #[derive(Args)]
-#[command(args_conflicts_with_subcommands = true, allow_negative_numbers = true)]
+#[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
-    #[command(subcommand)]
-    part: Option<Part>,
     /// The checkpoint: a safetensors file, or "demo" for the bundled one [default: synthetic weights]
     #[arg(long, value_name = "FILE|demo")]
     weights: Option<PathBuf>,
@@ -65,12 +63,6 @@ pub(crate) struct Arguments {
     /// Print one JSON object instead of the table
     #[arg(long)]
     json: bool,
-}
-
-/// Measures of a part alone.
-#[derive(Subcommand)]
-enum Part {
-    Attention(bench_attention::Arguments),
 }
 
 /// What was measured.
@@ -113,9 +105,6 @@ struct Times {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    if let Some(Part::Attention(arguments)) = &arguments.part {
-        return bench_attention::run(arguments);
-    }
     let device = arguments.compute.start()?;
     let config = arguments.config.as_deref();
     let weights = match &arguments.weights {

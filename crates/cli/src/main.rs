@@ -1,7 +1,6 @@
 //! The `periplus` program: every command is a module, each error one sentence.
 
 mod bench;
-mod bench_attention;
 mod console;
 mod convert;
 mod demo;

@@ -308,15 +308,6 @@ fn results_in_the_place_of_the_frames() {
     assert_eq!(pictures(), before);
 }
 
-#[test]
-fn more_keys_than_memory_holds() {
-    for size in [["--keys", "1000000000000"], ["--keys", "18446744073709551615"], ["--heads", "18446744073709551615"]] {
-        let ended = run(periplus().args(["bench", "attention", "--device", "cpu", "--queries", "1"]).args(size));
-        assert_eq!(ended.code, 2, "{}", ended.stderr);
-        assert_names(&ended.stderr, &["error: ", "do not fit in memory"]);
-    }
-}
-
 #[cfg(unix)] // elsewhere there are no such names
 #[test]
 fn names_that_terminals_would_obey() {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use candle_core::{Device, Tensor};
 use periplus_cache::{CacheRecord, CacheStats, KvCache};
-use periplus_kernels::device::bind_to_thread;
+use periplus_kernels::device::{bind_to_thread, synchronize};
 use serde::{Deserialize, Serialize};
 
 use crate::camera_head::CameraCache;
@@ -123,8 +123,7 @@ impl VideoState {
 impl Drop for VideoState {
     fn drop(&mut self) {
         bind_to_thread(&self.device);
-        // The weights may be freed next, in another CUDA stream than this one, which reads them. A GPU that has failed reads
-        // nothing any more.
-        let _ = self.device.synchronize();
+        // The stream holds the weights that it has read. A GPU that has failed reads nothing any more.
+        let _ = synchronize(&self.device);
     }
 }

@@ -133,7 +133,7 @@ mod tests {
     /// `tokens` queries of 16 heads over `pages` full pages of `page_size` rows.
     fn planned(
         plan: Plan,
-        element: i32,
+        dtype: i32,
         [tokens, pages, page_size]: [u32; 3],
         multiprocessors: u32,
     ) -> ffi::PagedAttention {
@@ -155,7 +155,7 @@ mod tests {
             head_dim: 64,
             page_size,
             scale: 0.125,
-            element,
+            dtype,
             block_queries: 0,
             whole: 0,
             splits: 0,
@@ -175,13 +175,13 @@ mod tests {
         #[cfg(periplus_hopper)]
         plans.push((ffi::paged_attention_hopper_plan, ffi::BF16));
         let mut partly = 0;
-        for (plan, element) in plans {
+        for (plan, dtype) in plans {
             for multiprocessors in [16, 46, 84, 108, 114, 132, 170] {
                 for rows in 1..=64 {
                     let frame = 37 * rows + 6;
                     for (frames, pages) in [(1, 1), (8, 8), (1, 72), (1, 1000)] {
                         let sizes = [frames * frame, pages, frame];
-                        let a = planned(plan, element, sizes, multiprocessors);
+                        let a = planned(plan, dtype, sizes, multiprocessors);
                         let context = format!("{sizes:?} on {multiprocessors}: {} whole, {} splits", a.whole, a.splits);
                         assert!((1..=64).contains(&a.splits), "{context}");
                         assert!(a.splits > 1 || a.whole == 0, "{context}");

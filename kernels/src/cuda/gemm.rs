@@ -28,7 +28,7 @@ pub(crate) fn gemm(
     let device = &x.device;
     let x = memory(op, device, x, x_layout)?;
     let weight = memory(op, device, weight, weight_layout)?;
-    let element = x.dtype_code(op)?;
+    let dtype = x.dtype_code(op)?;
     if weight.dtype() != x.dtype() || ![x.dtype(), DType::F32].contains(&target.y.dtype()) {
         let dtypes = (x.dtype(), weight.dtype(), target.y.dtype());
         bail!("{op}: x, weight and y stored as {dtypes:?} must be of one type, y that or F32")
@@ -49,7 +49,7 @@ pub(crate) fn gemm(
         kernel: size(window.k)?,
         stride: size(window.stride)?,
         padding: size(window.padding)?,
-        element,
+        dtype,
         output_dtype: target.y.dtype_code(op)?,
         activation: activation(target.activation),
         add: u32::from(target.add),

@@ -5,7 +5,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod ffi;
-pub(crate) mod gemm;
+pub(crate) mod foreign;
 pub(crate) mod gemm;
 pub(crate) mod operations;
 
@@ -66,15 +66,19 @@ impl Memory {
 
 /// Where a contiguous operand lies, of an operation that is to run on `device`. `what` names operation and operand.
 ///
-/// Reading and writing from several streams is not tracked (see [`crate::device::cuda_stream`]), so an address may be used
-/// as long as the storage lives.
+/// The address may be used by work that is launched in the stream of `device` while the operand is borrowed. An operand that
+/// belongs to this stream is freed in its order, so after that work. An operand of another stream must have been declared to
+/// [`foreign::reading`], which keeps it alive until that work is done.
 pub(crate) fn memory(what: &str, device: &CudaDevice, storage: &CudaStorage, layout: &Layout) -> Result<Memory> {
     fn place<T>(slice: &CudaSlice<T>, stream: &CudaStream) -> (u64, usize) {
         (slice.device_ptr(stream).0, slice.len())
     }
 
     if device.location() != storage.device.location() {
-        bail!("{what}: is not on the same card as the other operands")
+        bail!("{what}: is not on the same GPU as the other operands")
+    }
+    if !device.same_device(&storage.device) && !foreign::is_declared(storage) {
+        bail!("{what}: does not belong to the same CUDA stream as the other operands")
     }
     let Some((start, end)) = layout.contiguous_offsets() else {
         bail!("{what}: shape {:?} with strides {:?} is not contiguous", layout.dims(), layout.stride())
@@ -129,6 +133,11 @@ pub(crate) fn output(op: &str, device: &CudaDevice, dtype: DType, dims: &[usize]
 /// The CUDA stream of `device`, which is made current for the launch that follows.
 pub(crate) fn stream(device: &CudaDevice) -> Result<ffi::Stream> {
     let stream = device.cuda_stream();
+    // This handle means another stream in each thread, so that no order holds between two uses of it.
+    const PER_THREAD: usize = 2;
+    if stream.cu_stream().addr() == PER_THREAD {
+        bail!("operations need a CUDA stream of device::cuda_stream, not CUDA's per-thread default stream")
+    }
     stream.context().bind_to_thread().w()?;
     Ok(stream.cu_stream().cast())
 }

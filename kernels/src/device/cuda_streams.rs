@@ -48,8 +48,9 @@ pub fn open_cuda(ordinal: usize) -> Result<Device, DeviceError> {
 /// The same GPU as `device` with another CUDA stream, which no other tensor or device uses. On the CPU, `device` itself.
 ///
 /// An operation runs in the CUDA stream of its first operand (weights are never the first), after all work that was submitted
-/// to that stream before. What it writes must belong to the same stream. Two streams are not ordered: before an operand of
-/// another stream is read, the work that computes it must be waited for.
+/// to that stream before. What it writes must belong to the same stream. It may read weights and other operands of another
+/// stream, and keeps them alive until it is done. Two streams are not ordered: the work that computes such an operand must be
+/// done before ([`synchronize`](super::synchronize)), else the result has unspecified values.
 ///
 /// Streams are not closed but reused: a stream that no tensor and no device uses any more is given to the next caller.
 ///
@@ -104,7 +105,7 @@ fn unused_stream(ordinal: usize) -> Option<Device> {
             // An earlier free may have failed; the next user of the stream must not get that error.
             let device = Device::Cuda(stream.device.clone());
             bind_to_thread(&device);
-            stream.device.cuda_stream().synchronize().is_ok()
+            crate::cuda::foreign::synchronize(&stream.device).is_ok()
         }
     };
     streams().iter().find(unused).map(|stream| Device::Cuda(stream.device.clone()))
@@ -144,7 +145,7 @@ fn open_stream(ordinal: usize) -> Result<CudaDevice, DeviceError> {
         return Err(DeviceError::Unsupported { name: context.name().w()?, major, minor, built: ARCHITECTURES });
     }
     // Candle would create two events for each tensor, and record one for each operand of each operation.
-    // SAFETY: what two streams share has been waited for, see `cuda_stream`.
+    // SAFETY: an operation keeps what it reads of other streams alive, see `cuda::foreign`.
     unsafe { cuda.disable_event_tracking() };
     keep_freed_memory(&cuda)?;
     Ok(cuda)

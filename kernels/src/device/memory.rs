@@ -112,7 +112,7 @@ pub(super) mod cuda {
     }
 
     pub(super) fn trim_memory_pool(device: &CudaDevice) -> Result<()> {
-        device.cuda_stream().synchronize().w()?;
+        crate::cuda::foreign::synchronize(device)?;
         // SAFETY: the pool belongs to the device, and the call keeps what is in use.
         unsafe { sys::cuMemPoolTrimTo(pool_of(device)?, 0) }.result().w()
     }

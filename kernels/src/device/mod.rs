@@ -36,6 +36,19 @@ pub fn bind_to_thread(device: &Device) {
     let _ = device;
 }
 
+/// Waits until all work submitted to the CUDA stream of `device` is done, and lets go of the weights and other operands of other
+/// streams that it has read. On the CPU there is nothing to wait for.
+///
+/// # Errors
+/// When the GPU has failed.
+pub fn synchronize(device: &Device) -> candle_core::Result<()> {
+    match device {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(cuda) => crate::cuda::foreign::synchronize(cuda),
+        _ => Ok(()),
+    }
+}
+
 /// Opens an NVIDIA GPU, numbered from 0, with a [CUDA stream](cuda_stream) of its own.
 ///
 /// # Errors
