@@ -35,9 +35,9 @@ pub enum CheckpointError {
         /// The file.
         path: PathBuf,
         /// What it is.
-        kind: &'static str,
+        kind: String,
         /// What to do.
-        advice: &'static str,
+        advice: String,
     },
     /// The file ends before its contents do.
     #[error("{} is cut off: {missing} bytes are missing at its end; copy or download it again", path.display())]
@@ -55,17 +55,19 @@ pub enum CheckpointError {
         /// What contradicts.
         reason: String,
     },
-    /// The PyTorch file asks for code or for a class that weights do not need. Nothing of it was run.
-    #[error(
-        "{} wants to run or build `{global}`, which weights do not need and which is refused; save the weights alone \
-         with torch.save(model.state_dict(), PATH)",
-        path.display()
-    )]
-    Forbidden {
+    /// The file holds more than one set of weights of this network.
+    #[error("{} holds several sets of weights, say which one to use: {}", path.display(), List(keys, ""))]
+    SeveralWeights {
         /// The file.
         path: PathBuf,
-        /// Module and name of what it asks for.
-        global: String,
+        /// The keys under which they are.
+        keys: Vec<String>,
+    },
+    /// The file is a part of a checkpoint.
+    #[error("{} is one of several shards of a checkpoint: give the index file or the folder instead", path.display())]
+    Shard {
+        /// The file.
+        path: PathBuf,
     },
     /// The configuration that the file carries, that was given or that was inferred is not valid.
     #[error("{}: {source}", path.display())]
@@ -75,19 +77,8 @@ pub enum CheckpointError {
         /// What is wrong with it.
         source: ConfigError,
     },
-    /// The file carries a configuration, and the one given is of another network.
-    #[error(
-        "{} carries the configuration of another network than {}; leave the latter out or correct it",
-        path.display(), given.display()
-    )]
-    Conflict {
-        /// The checkpoint.
-        path: PathBuf,
-        /// The configuration file.
-        given: PathBuf,
-    },
     /// The file carries no configuration, and its tensors leave it open.
-    #[error("{} does not tell its architecture: {reason}; give it with --config FILE", path.display())]
+    #[error("{} does not tell its architecture: {reason}; give a configuration file", path.display())]
     Inference {
         /// The checkpoint.
         path: PathBuf,

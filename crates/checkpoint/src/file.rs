@@ -2,6 +2,7 @@
 
 use crate::{CheckpointError, FloatType};
 use memmap2::Mmap;
+use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
@@ -88,11 +89,48 @@ impl MappedFile {
 
 /// What a file holds.
 pub(crate) struct Contents {
-    pub(crate) file: MappedFile,
+    /// One file, or all shards.
+    pub(crate) files: Vec<MappedFile>,
     /// The tensors by their names in the network.
     pub(crate) tensors: BTreeMap<String, StoredTensor>,
     /// The configuration in its metadata.
     pub(crate) config: Option<String>,
+    /// Checksums that the format keeps: ranges of bytes of the first file, what they are called, and their CRC-32.
+    pub(crate) checksums: Vec<Checksum>,
+    /// Imports of a pickle that were passed over.
+    pub(crate) passed_over: Vec<String>,
+}
+
+impl Contents {
+    /// As [`Weights::check_sums`](crate::Weights::check_sums).
+    pub(crate) fn check_sums(&self) -> Result<bool, CheckpointError> {
+        let Some(file) = self.files.first() else { return Ok(false) };
+        let compared = self.checksums.par_iter().filter(|sum| !sum.bytes.is_empty()).map(|sum| {
+            let found = crc32fast::hash(&file.bytes()[sum.bytes.clone()]);
+            file.release(&sum.bytes);
+            (sum, found == sum.crc32)
+        });
+        let compared: Vec<_> = compared.collect();
+        // An archive without any checksums has zeros for all of them.
+        if compared.iter().all(|(sum, right)| !right && sum.crc32 == 0) {
+            return Ok(false);
+        }
+        match compared.iter().find(|(_, right)| !right) {
+            None => Ok(true),
+            Some((sum, _)) => Err(CheckpointError::Corrupt {
+                path: file.path().into(),
+                reason: format!("the data of {} differs from its checksum; copy or download the file again", sum.entry),
+            }),
+        }
+    }
+}
+
+/// What a zip archive says about one of its entries.
+pub(crate) struct Checksum {
+    pub(crate) entry: String,
+    pub(crate) bytes: Range<usize>,
+    /// 0 where the program that wrote the archive computed none.
+    pub(crate) crc32: u32,
 }
 
 /// Where a tensor lies in its file.
@@ -101,6 +139,8 @@ pub(crate) struct StoredTensor {
     /// The number type, or the name of one that weights cannot have.
     pub(crate) float: Result<FloatType, String>,
     pub(crate) shape: Vec<usize>,
+    /// Which of the files.
+    pub(crate) file: usize,
     /// From its first byte to its last in the file, within it.
     pub(crate) bytes: Range<usize>,
     /// Distance between neighbours along each dimension, in numbers, unless they lie in the order of the shape.

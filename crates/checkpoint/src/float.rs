@@ -72,8 +72,10 @@ impl FloatType {
         values
     }
 
-    /// The little-endian bytes of the numbers, rounded to nearest, ties to even; or how many finite numbers
-    /// would become infinite.
+    /// The little-endian bytes of the values, rounded to nearest, ties to even.
+    ///
+    /// # Errors
+    /// How many finite values would become infinite, if any.
     pub fn encode(self, values: &[f32]) -> Result<Vec<u8>, usize> {
         let mut bytes = vec![0u8; values.len() * self.size()];
         let chunks = bytes.par_chunks_mut(CHUNK * self.size()).zip(values.par_chunks(CHUNK));

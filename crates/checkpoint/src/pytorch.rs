@@ -1,46 +1,37 @@
 //! Reading PyTorch's files: a zip archive of a pickle that describes the tensors and an entry per storage.
 
-use crate::file::{Contents, MappedFile, StoredTensor};
-use crate::pickle::{Pickle, PickleError, PickledTensor};
+use crate::file::{Checksum, Contents, MappedFile, StoredTensor};
+use crate::names::{Group, choose};
+use crate::pickle::{Found, Pickle};
 use crate::{CheckpointError, FloatType};
 use std::collections::BTreeMap;
 use std::io::Cursor;
 use std::ops::Range;
+use std::path::Path;
+use zip::read::{ArchiveOffset, Config};
 use zip::{CompressionMethod, ZipArchive};
 
-/// Where training programs put the weights beside other things.
-const NESTS: [&str; 3] = ["model", "state_dict", "model_state_dict"];
-
-/// What data-parallel training puts in front of every name.
-const DATA_PARALLEL: &str = "module.";
-
 /// Finds the tensors of a PyTorch file.
-pub(crate) fn read(file: MappedFile) -> Result<Contents, CheckpointError> {
+pub(crate) fn read(file: MappedFile, key: Option<&str>) -> Result<Contents, CheckpointError> {
     let archive = Archive::open(&file)?;
-    // A copy, lest the file be changed between a check and the use of what was checked.
+    // A copy: the file may change between the check and the use.
     let pickle = file.bytes()[archive.entry("data.pkl")?].to_vec();
-    let pickle = Pickle::read(&pickle).map_err(|error| match error {
-        PickleError::Forbidden(global) => CheckpointError::Forbidden { path: file.path().into(), global },
-        other => archive.corrupt(other.to_string()),
-    })?;
+    let pickle = Pickle::read(&pickle).map_err(|error| archive.corrupt(error.to_string()))?;
     if let Ok(order) = archive.entry("byteorder")
         && &file.bytes()[order] != b"little"
     {
         return Err(archive.corrupt("its numbers are not in little-endian order".into()));
     }
-    let candidates = pickle.candidates(&NESTS);
-    let ours =
-        |tensors: &&Vec<(&str, _)>| tensors.iter().any(|(name, _)| network_name(name).starts_with("aggregator."));
-    let chosen = candidates.iter().find(ours).or(candidates.iter().find(|tensors| !tensors.is_empty()));
+    let groups = pickle.groups().into_iter().map(|(key, tensors)| {
+        let tensors = tensors.into_iter().map(|(name, found)| (name.to_owned(), (name, found))).collect();
+        Group { key, tensors }
+    });
     let mut tensors = BTreeMap::new();
-    for (name, tensor) in chosen.into_iter().flatten() {
-        tensors.insert(network_name(name).to_owned(), archive.locate(name, tensor)?);
+    for (name, (stored, found)) in choose(file.path(), groups.collect(), key)? {
+        tensors.insert(name, archive.locate(stored, found)?);
     }
-    Ok(Contents { tensors, config: None, file })
-}
-
-fn network_name(name: &str) -> &str {
-    name.strip_prefix(DATA_PARALLEL).unwrap_or(name)
+    let (checksums, passed_over) = (archive.checksums, pickle.passed_over());
+    Ok(Contents { tensors, config: None, checksums, passed_over, files: vec![file] })
 }
 
 /// The entries of the archive, which has one folder for all.
@@ -49,6 +40,7 @@ struct Archive<'a> {
     folder: String,
     /// Where an entry lies in the file; `None` if it is compressed, which PyTorch never does.
     entries: BTreeMap<String, Option<Range<usize>>>,
+    checksums: Vec<Checksum>,
 }
 
 impl<'a> Archive<'a> {
@@ -57,27 +49,35 @@ impl<'a> Archive<'a> {
         let unreadable = |error: zip::result::ZipError| {
             damaged(format!("its zip directory cannot be read ({error}), probably because the file is cut off"))
         };
-        let mut zip = ZipArchive::new(Cursor::new(file.bytes())).map_err(unreadable)?;
-        let mut entries = BTreeMap::new();
+        // PyTorch's archives start with the file. Where the start is left to be detected, an entry of the directory that is as
+        // long as PyTorch's end records (76 bytes) is taken for them.
+        let config = Config { archive_offset: ArchiveOffset::Known(0) };
+        let mut zip = ZipArchive::with_config(config, Cursor::new(file.bytes())).map_err(unreadable)?;
+        let (mut entries, mut checksums) = (BTreeMap::new(), Vec::new());
         for index in 0..zip.len() {
             let entry = zip.by_index_raw(index).map_err(unreadable)?;
             let name = entry.name().map_err(unreadable)?.into_owned();
             let start = entry.data_start().and_then(|start| usize::try_from(start).ok());
-            let size = usize::try_from(entry.size()).ok();
+            let size = usize::try_from(entry.compressed_size()).ok();
             let end = start.zip(size).and_then(|(start, size)| start.checked_add(size));
             let (Some(start), Some(end)) = (start, end.filter(|&end| end <= file.bytes().len())) else {
                 return Err(damaged(format!("its entry {name} reaches beyond its end")));
             };
-            entries.insert(name, (entry.compression() == CompressionMethod::Stored).then_some(start..end));
+            let stored = entry.compression() == CompressionMethod::Stored;
+            if stored {
+                checksums.push(Checksum { entry: name.clone(), bytes: start..end, crc32: entry.crc32() });
+            }
+            entries.insert(name, stored.then_some(start..end));
         }
-        let Some(folder) = entries.keys().find_map(|name| name.strip_suffix("data.pkl")).map(str::to_owned) else {
-            return Err(CheckpointError::OtherKind {
-                path: file.path().into(),
-                kind: "a zip archive without a pickle of PyTorch",
-                advice: "give a checkpoint saved with torch.save",
-            });
+        let folder = entries.keys().find_map(|name| name.strip_suffix("data.pkl")).map(str::to_owned);
+        let (folder, other) = match folder {
+            Some(folder) if entries.contains_key(&format!("{folder}constants.pkl")) => (None, Other::TorchScript),
+            Some(folder) if entries[&format!("{folder}data.pkl")].is_none() => (None, Other::Compressed),
+            Some(folder) => (Some(folder), Other::Zip),
+            None => (None, Other::Zip),
         };
-        Ok(Self { file, folder, entries })
+        let Some(folder) = folder else { return Err(other.error(file.path(), &entries)) };
+        Ok(Self { file, folder, entries, checksums })
     }
 
     fn corrupt(&self, reason: String) -> CheckpointError {
@@ -87,31 +87,38 @@ impl<'a> Archive<'a> {
     fn entry(&self, name: &str) -> Result<Range<usize>, CheckpointError> {
         match self.entries.get(&format!("{}{name}", self.folder)) {
             Some(Some(range)) => Ok(range.clone()),
-            Some(None) => Err(self.corrupt(format!("its entry {name} is compressed, which PyTorch never does"))),
+            Some(None) => Err(Other::Compressed.error(self.file.path(), &self.entries)),
             None => Err(self.corrupt(format!("its entry {name} is missing"))),
         }
     }
 
-    /// Where the numbers of a tensor are, all of them within the entry of its storage.
-    fn locate(&self, name: &str, tensor: &PickledTensor) -> Result<StoredTensor, CheckpointError> {
-        let (float, width) = match tensor.storage.class.as_str() {
-            "FloatStorage" => (Ok(FloatType::F32), 4),
-            "BFloat16Storage" => (Ok(FloatType::Bf16), 2),
-            "HalfStorage" => (Ok(FloatType::F16), 2),
-            // Reported if the network needs the tensor; what its bytes mean does not matter.
-            other => {
-                let shape = tensor.shape.clone();
-                return Ok(StoredTensor { float: Err(other.into()), shape, bytes: 0..0, strides: None });
-            }
+    /// Where the data of a tensor is, all of it within the entry of its storage.
+    fn locate(&self, name: &str, found: Found) -> Result<StoredTensor, CheckpointError> {
+        // Reported if the network needs the tensor.
+        let unusable = |what: &str, shape: &[usize]| {
+            Ok(StoredTensor { float: Err(what.into()), shape: shape.to_vec(), file: 0, bytes: 0..0, strides: None })
         };
+        let tensor = match found {
+            Found::Tensor(tensor) => tensor,
+            Found::Other(function) => return unusable(function, &[]),
+        };
+        let class = tensor.dtype.as_ref().unwrap_or(&tensor.storage.class);
+        let (float, width) = match &**class {
+            "FloatStorage" | "float32" => (Ok(FloatType::F32), 4),
+            "BFloat16Storage" | "bfloat16" => (Ok(FloatType::Bf16), 2),
+            "HalfStorage" | "float16" => (Ok(FloatType::F16), 2),
+            other => return unusable(other, &tensor.shape),
+        };
+        // Of a tensor that names its dtype, the storage is counted in bytes.
+        let stored = if tensor.dtype.is_some() { tensor.storage.count / width } else { tensor.storage.count };
         let entry = self.entry(&format!("data/{}", tensor.storage.key))?;
         let outside = || self.corrupt(format!("tensor {name} reaches beyond its storage"));
-        if tensor.storage.count.checked_mul(width).is_none_or(|bytes| bytes > entry.len()) {
+        if stored.checked_mul(width).is_none_or(|bytes| bytes > entry.len()) {
             return Err(outside());
         }
         let count = tensor.shape.iter().try_fold(1usize, |count, &size| count.checked_mul(size)).ok_or_else(outside)?;
         if count == 0 {
-            return Ok(StoredTensor { float, shape: tensor.shape.clone(), bytes: 0..0, strides: None });
+            return Ok(StoredTensor { float, shape: tensor.shape.clone(), file: 0, bytes: 0..0, strides: None });
         }
         // One more than the distance from the first number to the last.
         let reach = tensor
@@ -119,12 +126,44 @@ impl<'a> Archive<'a> {
             .iter()
             .zip(&tensor.strides)
             .try_fold(1usize, |reach, (&size, &stride)| reach.checked_add((size - 1).checked_mul(stride)?));
-        let end = reach.and_then(|reach| reach.checked_add(tensor.offset)).filter(|&end| end <= tensor.storage.count);
-        // Views that repeat numbers would let a few bytes stand for any amount of memory.
-        let end = end.filter(|_| count <= tensor.storage.count).ok_or_else(outside)?;
+        let end = reach
+            .and_then(|reach| reach.checked_add(tensor.offset))
+            .filter(|&end| end <= stored)
+            .ok_or_else(outside)?;
         let bytes = entry.start + tensor.offset * width..entry.start + end * width;
         let strides = (!in_order(&tensor.shape, &tensor.strides)).then(|| tensor.strides.clone());
-        Ok(StoredTensor { float, shape: tensor.shape.clone(), bytes, strides })
+        Ok(StoredTensor { float, shape: tensor.shape.clone(), file: 0, bytes, strides })
+    }
+}
+
+/// A zip archive that is no PyTorch checkpoint as it is.
+enum Other {
+    TorchScript,
+    /// Packed again by a program that compresses.
+    Compressed,
+    Zip,
+}
+
+impl Other {
+    fn error(&self, path: &Path, entries: &BTreeMap<String, Option<Range<usize>>>) -> CheckpointError {
+        const CHECKPOINTS: [&str; 5] = [".pt", ".pth", ".ckpt", ".bin", ".safetensors"];
+        let inner = entries.keys().find(|name| CHECKPOINTS.iter().any(|extension| name.ends_with(extension)));
+        let (kind, advice) = match (self, inner) {
+            (Self::TorchScript, _) => (
+                "a TorchScript program".into(),
+                "save its weights with torch.save(torch.jit.load(PATH).state_dict(), NEW_PATH)",
+            ),
+            (Self::Compressed, _) => (
+                "a PyTorch file whose entries are compressed, as zip programs pack them".into(),
+                "write it again with torch.save(torch.load(PATH, map_location=\"cpu\"), NEW_PATH), or unpack it and pack \
+                 it without compression (zip -0 -r)",
+            ),
+            (Self::Zip, Some(inner)) => (format!("a zip archive that holds {inner}"), "unpack it first"),
+            (Self::Zip, None) => {
+                ("a zip archive without a pickle of PyTorch".into(), "give a checkpoint saved with torch.save")
+            }
+        };
+        CheckpointError::OtherKind { path: path.into(), kind, advice: advice.into() }
     }
 }
 
@@ -150,7 +189,7 @@ mod tests {
     }
 
     fn open(path: &Path) -> Result<Contents, CheckpointError> {
-        read(MappedFile::open(path)?)
+        read(MappedFile::open(path)?, None)
     }
 
     /// Opens bytes as a file.
@@ -158,11 +197,6 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), bytes).unwrap();
         open(file.path())
-    }
-
-    /// The message of a refusal, with the file called FILE.
-    fn refusal(path: &Path) -> String {
-        open(path).err().unwrap().to_string().replace(&path.display().to_string(), "FILE")
     }
 
     /// What `tests/data/make.py` wrote, computed anew.
@@ -202,18 +236,15 @@ mod tests {
                 let (shape, numbers) = expected(name);
                 assert_eq!(tensor.float, Ok(float), "{form}: {name}");
                 assert_eq!(tensor.shape, shape, "{form}: {name}");
-                assert_eq!(tensor.decode(float, contents.file.bytes()), numbers, "{form}: {name}");
+                assert_eq!(tensor.decode(float, contents.files[0].bytes()), numbers, "{form}: {name}");
             }
         }
     }
 
     #[test]
-    fn code_is_refused_by_name_and_not_run() {
-        assert_eq!(
-            refusal(&data("harmful.pt")),
-            "FILE wants to run or build `posix.system`, which weights do not need and which is refused; save the \
-             weights alone with torch.save(model.state_dict(), PATH)"
-        );
+    fn code_is_named_and_not_run() {
+        let contents = open(&data("harmful.pt")).unwrap();
+        assert_eq!(contents.passed_over, ["posix.system"]);
         assert!(!Path::new("HARM").exists());
     }
 
@@ -267,8 +298,11 @@ mod tests {
         assert!(open(8, 2, 4, 2).is_err());
         assert!(open(8, 7, 1, 200).is_ok());
         assert_eq!(open(8, 3, 0, 1).unwrap().tensors["aggregator.x"].bytes, 0..0);
-        // More numbers than the entry holds, and one number repeated.
-        for wrong in [open(9, 0, 9, 1), open(8, 0, 9, 1), open(8, 8, 1, 1), open(8, 0, 200, 0)] {
+        // One number repeated, as `expand` makes it.
+        let repeated = open(8, 3, 200, 0).unwrap();
+        assert_eq!(repeated.tensors["aggregator.x"].decode(FloatType::F32, repeated.files[0].bytes()), [0.0; 200]);
+        // More numbers than the entry holds.
+        for wrong in [open(9, 0, 9, 1), open(8, 0, 9, 1), open(8, 8, 1, 1), open(8, 8, 200, 0)] {
             let message = wrong.err().unwrap().to_string();
             assert!(message.ends_with("is damaged: tensor aggregator.x reaches beyond its storage"), "{message}");
         }
@@ -281,6 +315,11 @@ mod tests {
             (
                 vec![("word/document.xml", &b""[..])],
                 "is a zip archive without a pickle of PyTorch: give a checkpoint saved with torch.save",
+            ),
+            (vec![("lingbot-map.pt", &b""[..])], "is a zip archive that holds lingbot-map.pt: unpack it first"),
+            (
+                vec![("x/data.pkl", &pickle), ("x/constants.pkl", b"")],
+                "is a TorchScript program: save its weights with torch.save(torch.jit.load(PATH).state_dict(), NEW_PATH)",
             ),
             (vec![("x/data.pkl", &pickle)], "is damaged: its entry data/0 is missing"),
             (
@@ -300,6 +339,76 @@ mod tests {
         assert!(open_bytes(&archive(&[("x/data.pkl", b"\x80\x02N.")])).unwrap().tensors.is_empty());
     }
 
+    /// Names of every length: at one of them an entry of the zip directory is as long as PyTorch's end records.
+    #[test]
+    fn names_of_any_length_are_read() {
+        use std::io::Write;
+        for length in 1..80 {
+            let name = "n".repeat(length);
+            let mut zip = zip::ZipWriter::new(Cursor::new(Vec::new()));
+            let options = zip::write::SimpleFileOptions::default().large_file(true);
+            for (entry, bytes) in [("data.pkl", &one_tensor(8, 0, 8, 1)[..]), ("data/0", &[0; 32])] {
+                zip.start_file(format!("{name}/{entry}"), options).unwrap();
+                zip.write_all(bytes).unwrap();
+            }
+            let bytes = zip.finish().unwrap().into_inner();
+            // The end records as PyTorch writes them: 56 and 20 bytes of zip64, then 22.
+            let end = bytes.len() - 22;
+            let (directory, size) = (&bytes[end + 16..end + 20], &bytes[end + 12..end + 16]);
+            let wide = |bytes: &[u8]| [bytes, &[0; 4]].concat();
+            let record = [
+                &b"PK\x06\x06"[..],
+                &44_u64.to_le_bytes(),
+                &[30, 3, 45, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+                &2_u64.to_le_bytes(),
+                &2_u64.to_le_bytes(),
+                &wide(size),
+                &wide(directory),
+                b"PK\x06\x07",
+                &[0; 4],
+                &(end as u64).to_le_bytes(),
+                &1_u32.to_le_bytes(),
+            ];
+            let archive = [&bytes[..end], &record.concat(), &bytes[end..]].concat();
+            let contents = open_bytes(&archive).unwrap_or_else(|error| panic!("{length}: {error}"));
+            assert_eq!(contents.tensors["aggregator.x"].shape, [8], "{length}");
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_is_found_by_the_checksums() {
+        let sums = |bytes: &[u8]| {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            fs::write(file.path(), bytes).unwrap();
+            open(file.path()).map(|contents| contents.check_sums())
+        };
+        let numbers: Vec<u8> = (0..32).collect();
+        let pickle = one_tensor(8, 0, 8, 1);
+        let whole = archive(&[("x/data.pkl", &pickle), ("x/data/0", &numbers)]);
+        assert!(matches!(sums(&whole).unwrap(), Ok(true)));
+        let start = whole.windows(32).position(|window| window == numbers).unwrap();
+        for bit in 0..256 {
+            let mut flipped = whole.clone();
+            flipped[start + bit / 8] ^= 1 << (bit % 8);
+            let error = sums(&flipped).unwrap().unwrap_err().to_string();
+            assert!(error.contains("the data of x/data/0 differs from its checksum"), "{error}");
+        }
+        // An archive whose writer computed none: zeros in both headers of each entry.
+        let mut without = whole.clone();
+        let headers: Vec<_> = (0..whole.len() - 4)
+            .filter_map(|at| match &whole[at..at + 4] {
+                b"PK\x03\x04" => Some(at + 14),
+                b"PK\x01\x02" => Some(at + 16),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(headers.len(), 4);
+        for at in headers {
+            without[at..at + 4].fill(0);
+        }
+        assert!(matches!(sums(&without).unwrap(), Ok(false)));
+    }
+
     proptest! {
         #[test]
         fn no_changed_byte_panics(at in 0..3000usize, byte: u8) {
@@ -308,7 +417,7 @@ mod tests {
             if let Ok(contents) = open_bytes(&bytes) {
                 for tensor in contents.tensors.values() {
                     if let Ok(float) = tensor.float {
-                        tensor.decode(float, contents.file.bytes());
+                        tensor.decode(float, contents.files[0].bytes());
                     }
                 }
             }

@@ -5,7 +5,8 @@ use crate::file::{Contents, MappedFile, StoredTensor};
 use crate::kind::Kind;
 use crate::writer::Writer;
 use crate::{
-    CheckpointError, FloatType, ShapeMismatch, never_read, pytorch, safetensors, shapes, synthetic, tensor_shapes,
+    CheckpointError, FloatType, ShapeMismatch, never_read, pytorch, safetensors, shapes, shards, synthetic,
+    tensor_shapes,
 };
 use candle_core::{Device, Tensor};
 use std::collections::BTreeMap;
@@ -51,19 +52,21 @@ enum Source {
 }
 
 impl Weights {
-    /// Opens a safetensors checkpoint and compares it with its network. The architecture is that of the file's
-    /// `config` metadata, else of the given configuration file, else the one that the shapes tell. A given file must
-    /// agree with the metadata, and its stream settings are the ones suggested.
+    /// Opens a safetensors checkpoint and compares it with its network: a file, the index of several files, or the folder
+    /// that holds one index.
     ///
-    /// The file is mapped and not read at once: as long as these weights are there, it must not be written to or cut short in
-    /// place (to replace it by another is fine). Where it is cut short, the system ends the program.
+    /// The architecture is that of the given configuration file, else of the file's `config` metadata, else the one that
+    /// the shapes tell. Metadata that another program wrote for itself does not count.
+    ///
+    /// The file is mapped and not read at once: as long as these weights are in use, it must not be written to or cut short in
+    /// place. Replacing it by another file is fine. If it is cut short, the system ends the program.
     ///
     /// # Errors
-    /// A file that cannot be read, is of another kind (a `.pt` file is to be converted first), cut off, damaged or
-    /// of another model; a configuration that is not valid or contradicts the file's own; tensors that are missing
-    /// or have another shape or type than the network needs.
+    /// A file that cannot be read, is of another kind (a `.pt` file is to be converted first), cut off, damaged, of another
+    /// model or only one of several shards; a configuration that is not valid; tensors that are missing or have another shape
+    /// or dtype than the network needs.
     pub fn open(path: &Path, config: Option<&Path>) -> Result<Self, CheckpointError> {
-        Self::of_safetensors(MappedFile::open(path)?, config)
+        Self::of_safetensors(open_file(path)?, config)
     }
 
     /// As [`open`](Self::open), for a checkpoint that is part of the program. Errors call it `name`.
@@ -75,29 +78,43 @@ impl Weights {
     }
 
     fn of_safetensors(file: MappedFile, config: Option<&Path>) -> Result<Self, CheckpointError> {
-        match Kind::of(&file)? {
-            Kind::Safetensors => Self::of(safetensors::read(file)?, config),
-            Kind::PyTorch => Err(CheckpointError::OtherKind {
+        if Kind::of(&file)? == Kind::PyTorch {
+            return Err(CheckpointError::OtherKind {
                 path: file.path().into(),
-                kind: "a PyTorch file",
-                advice: "convert it first with `periplus convert IN.pt OUT.safetensors`",
-            }),
+                kind: "a PyTorch file".into(),
+                advice: "convert it first with `periplus convert IN.pt OUT.safetensors`".into(),
+            });
         }
+        Self::of_file(file, config, None)
     }
 
-    /// Opens a safetensors or PyTorch (`.pt`) checkpoint, to look at or to [`write`](Self::write) anew. The pickle of
-    /// a PyTorch file is read, never run.
+    /// Opens a safetensors or PyTorch (`.pt`) checkpoint, to look at it or to [`write`](Self::write) it anew. The pickle of a
+    /// PyTorch file is read, never run. Where the file holds several sets of weights, `key` says which.
     ///
     /// # Errors
-    /// As [`open`](Self::open); besides, a file in PyTorch's old form without a zip archive, and one that asks for
-    /// more than weights need.
-    pub fn open_any(path: &Path, config: Option<&Path>) -> Result<Self, CheckpointError> {
-        let file = MappedFile::open(path)?;
+    /// As [`open`](Self::open); besides, a file in the form that PyTorch wrote before version 1.6, and
+    /// [`CheckpointError::SeveralWeights`].
+    pub fn open_any(path: &Path, config: Option<&Path>, key: Option<&str>) -> Result<Self, CheckpointError> {
+        Self::of_file(open_file(path)?, config, key)
+    }
+
+    fn of_file(file: MappedFile, config: Option<&Path>, key: Option<&str>) -> Result<Self, CheckpointError> {
+        let path = file.path().to_path_buf();
         let contents = match Kind::of(&file)? {
-            Kind::Safetensors => safetensors::read(file)?,
-            Kind::PyTorch => pytorch::read(file)?,
+            Kind::Safetensors => safetensors::read(file, key)?,
+            Kind::PyTorch => pytorch::read(file, key)?,
+            Kind::ShardIndex => shards::read(&file, key)?,
         };
-        Self::of(contents, config)
+        Self::of(contents, &path, config).map_err(|error| match error {
+            CheckpointError::Missing { .. }
+            | CheckpointError::Inference { .. }
+            | CheckpointError::OtherModel { .. }
+                if shards::is_shard(&path) =>
+            {
+                CheckpointError::Shard { path: path.clone() }
+            }
+            error => error,
+        })
     }
 
     /// Seeded weights of any network, made when they are asked for.
@@ -110,28 +127,50 @@ impl Weights {
         Ok(Self { config, shapes, source, unexpected: Vec::new(), progress: None })
     }
 
-    fn of(contents: Contents, given: Option<&Path>) -> Result<Self, CheckpointError> {
-        let path = contents.file.path();
+    fn of(contents: Contents, path: &Path, given: Option<&Path>) -> Result<Self, CheckpointError> {
         let found = || contents.tensors.iter().map(|(name, tensor)| (name.clone(), tensor.shape.clone())).collect();
         if !contents.tensors.keys().any(|name| name.starts_with("aggregator.")) {
             let names = contents.tensors.keys().cloned().collect();
             return Err(CheckpointError::OtherModel { path: path.into(), names });
         }
-        let own = contents.config.as_deref().map(Config::from_metadata).transpose();
-        let own = own.map_err(|source| CheckpointError::Config { path: path.into(), source })?;
-        let given = given.map(|path| Ok::<_, CheckpointError>((path, Config::read(path)?))).transpose()?;
-        let config = match (own, given) {
-            (Some(own), Some((given_path, given))) if !own.same_network(&given) => {
-                return Err(CheckpointError::Conflict { path: path.into(), given: given_path.into() });
+        let config = match (given, &contents.config) {
+            (Some(given), _) => Config::read(given)?,
+            (None, own) => {
+                let own = own.as_deref().and_then(Config::from_metadata).transpose();
+                match own.map_err(|source| CheckpointError::Config { path: path.into(), source })? {
+                    Some(own) => own,
+                    None => shapes::infer(path, &found())?,
+                }
             }
-            (_, Some((_, config))) | (Some(config), None) => config,
-            (None, None) => shapes::infer(path, &found())?,
         };
-        let shapes = tensor_shapes(&config);
-        compare(&contents, &shapes)?;
+        let mut shapes = tensor_shapes(&config);
+        // Nothing reads it, so an export may lack it.
+        shapes.retain(|name, _| !never_read(name) || contents.tensors.contains_key(name));
+        compare(&contents, path, &shapes)?;
         let unexpected = contents.tensors.keys().filter(|&name| !shapes.contains_key(name)).cloned().collect();
         let source = Source::File(contents);
         Ok(Self { config, shapes, source, unexpected, progress: None })
+    }
+
+    /// What a PyTorch file holds besides tensors and plain values: classes and functions that were passed over. Nothing of
+    /// them was run.
+    pub fn passed_over(&self) -> &[String] {
+        match &self.source {
+            Source::File(contents) => &contents.passed_over,
+            Source::Synthetic { .. } => &[],
+        }
+    }
+
+    /// Compares the checksums that the format keeps with the data. `false` if there are none to compare: safetensors has none,
+    /// and PyTorch can be told to write none. This reads the whole file.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Corrupt`] names an entry whose data differs from its checksum.
+    pub fn check_sums(&self) -> Result<bool, CheckpointError> {
+        match &self.source {
+            Source::File(contents) => contents.check_sums(),
+            Source::Synthetic { .. } => Ok(false),
+        }
     }
 
     /// Has a function called whenever a tensor is read for the first time, with the bytes of those so far and of all
@@ -211,8 +250,9 @@ impl Weights {
             Source::File(contents) => {
                 let stored = contents.tensors.get(name);
                 let stored = stored.ok_or_else(|| CheckpointError::Unknown { name: name.into() })?;
-                let values = stored.decode(self.stored_as(name), contents.file.bytes());
-                contents.file.release(&stored.bytes);
+                let file = &contents.files[stored.file];
+                let values = stored.decode(self.stored_as(name), file.bytes());
+                file.release(&stored.bytes);
                 values
             }
         };
@@ -229,7 +269,7 @@ impl Weights {
     /// [`CheckpointError::Write`] when the system refuses, [`CheckpointError::Overflow`] when a number is too large
     /// for the type, [`CheckpointError::Stopped`] when the function that follows the progress says so.
     pub fn write(&self, path: &Path, float: FloatType) -> Result<(), CheckpointError> {
-        let mut writer = Writer::create(path, self.config.to_json(), &self.shapes, float)?;
+        let mut writer = Writer::create(path, &self.config.to_json(), &self.shapes, float)?;
         for (name, shape) in &self.shapes {
             writer.write(name, &self.values(name, shape)?)?;
         }
@@ -237,17 +277,22 @@ impl Weights {
     }
 }
 
-/// Whether the file has every tensor of the network, in its shape and in a usable type.
-fn compare(contents: &Contents, shapes: &BTreeMap<String, Vec<usize>>) -> Result<(), CheckpointError> {
-    let path = contents.file.path();
+/// Opens a file, or the index in a folder of shards.
+fn open_file(path: &Path) -> Result<MappedFile, CheckpointError> {
+    let index = if path.is_dir() { shards::index_in(path) } else { None };
+    MappedFile::open(index.as_deref().unwrap_or(path))
+}
+
+/// Whether the file has every tensor of the network, in its shape and in a usable dtype.
+fn compare(contents: &Contents, path: &Path, shapes: &BTreeMap<String, Vec<usize>>) -> Result<(), CheckpointError> {
     let (mut missing, mut misshapen, mut unusable) = (Vec::new(), Vec::new(), Vec::new());
     for (name, expected) in shapes {
         match contents.tensors.get(name) {
             None => missing.push(name.clone()),
+            Some(StoredTensor { float: Err(float), .. }) => unusable.push(format!("{name} ({float})")),
             Some(StoredTensor { shape, .. }) if shape != expected => {
                 misshapen.push(ShapeMismatch { name: name.clone(), expected: expected.clone(), found: shape.clone() });
             }
-            Some(StoredTensor { float: Err(float), .. }) => unusable.push(format!("{name} ({float})")),
             Some(_) => {}
         }
     }

@@ -1,8 +1,8 @@
 //! Writing safetensors files tensor by tensor.
 
 use crate::{CheckpointError, FloatType};
-use ::safetensors::tensor::{Metadata, TensorInfo};
-use std::collections::{BTreeMap, HashMap};
+use ::safetensors::tensor::TensorInfo;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ impl Writer {
     /// Starts a file of tensors of these names and shapes, which are to follow in the same order.
     pub(crate) fn create(
         path: &Path,
-        config: String,
+        config: &str,
         shapes: &BTreeMap<String, Vec<usize>>,
         float: FloatType,
     ) -> Result<Self, CheckpointError> {
@@ -66,21 +66,18 @@ impl Writer {
     }
 }
 
-fn header(
-    config: String,
-    shapes: &BTreeMap<String, Vec<usize>>,
-    float: FloatType,
-) -> Result<Vec<u8>, ::safetensors::SafeTensorError> {
+fn header(config: &str, shapes: &BTreeMap<String, Vec<usize>>, float: FloatType) -> serde_json::Result<Vec<u8>> {
     let mut offset = 0;
-    let tensors = shapes.iter().map(|(name, shape)| {
+    // A map sorted by name, so that the same tensors give the same bytes.
+    let mut entries = serde_json::Map::new();
+    entries.insert("__metadata__".into(), serde_json::json!({ "config": config, "format": "pt" }));
+    for (name, shape) in shapes {
         let start = offset;
         offset += shape.iter().product::<usize>() * float.size();
         let info = TensorInfo { dtype: float.safetensors(), shape: shape.clone(), data_offsets: (start, offset) };
-        (name.clone(), info)
-    });
-    let tensors = tensors.collect();
-    let metadata = HashMap::from([("format".into(), "pt".into()), ("config".into(), config)]);
-    let mut json = serde_json::to_vec(&Metadata::new(Some(metadata), tensors)?)?;
+        entries.insert(name.clone(), serde_json::to_value(info)?);
+    }
+    let mut json = serde_json::to_vec(&entries)?;
     // Spaces up to a multiple of eight, so that numbers lie where processors like them.
     json.resize(json.len().next_multiple_of(8), b' ');
     let mut header = (json.len() as u64).to_le_bytes().to_vec();

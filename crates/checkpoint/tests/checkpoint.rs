@@ -188,14 +188,107 @@ fn the_architecture_is_found() {
     let four_heads = Config { stream: window, ..four_heads };
     let config = folder.file("config.json", four_heads.to_json());
     assert_eq!(Weights::open(&path, Some(&config)).unwrap().config(), &four_heads);
+    // A given file wins, also over one of another network.
     let other = folder.file("other.json", micro().to_json());
+    assert_eq!(Weights::open(&path, Some(&other)).unwrap().config(), &micro());
+}
+
+#[test]
+fn the_config_of_another_program_is_none() {
+    let folder = Folder::new();
+    let given = folder.file("config.json", micro().to_json());
+    for foreign in ["", "configs/train.yaml", "lr: 0.1", "[1, 2]", "null", r#"{"lr": 0.1, "model": {"depth": 3}}"#, "{"]
+    {
+        let path = folder.safetensors(&raw(), Some(foreign));
+        assert_eq!(Weights::open(&path, None).unwrap().config(), &micro(), "{foreign}");
+        assert_eq!(Weights::open(&path, Some(&given)).unwrap().config(), &micro(), "{foreign}");
+    }
+    // One that is meant for us is checked, but a given file wins over it.
+    let path = folder.safetensors(&raw(), Some(r#"{"depth": "four"}"#));
+    assert!(refusal(&path, None).contains("`depth`"));
+    assert_eq!(Weights::open(&path, Some(&given)).unwrap().config(), &micro());
+}
+
+#[test]
+fn the_mask_token_need_not_be_there() {
+    const TOKEN: &str = "aggregator.patch_embed.mask_token";
+    let folder = Folder::new();
+    let mut tensors = raw();
+    tensors.remove(TOKEN).unwrap();
+    let weights = Weights::open(&folder.safetensors(&tensors, None), None).unwrap();
+    assert!(!weights.contains(TOKEN));
+    let copy = folder.path("copy.safetensors");
+    weights.write(&copy, FloatType::F32).unwrap();
+    assert!(!Weights::open(&copy, None).unwrap().contains(TOKEN));
+}
+
+#[test]
+fn the_same_weights_give_the_same_bytes() {
+    let folder = Folder::new();
+    let weights = Weights::synthetic(micro(), 0).unwrap();
+    let bytes = || {
+        let path = folder.path("weights.safetensors");
+        weights.write(&path, FloatType::Bf16).unwrap();
+        fs::read(path).unwrap()
+    };
+    let first = bytes();
+    assert!((0..20).all(|_| bytes() == first));
+}
+
+#[test]
+fn prefixes_of_names_are_taken_off() {
+    let folder = Folder::new();
+    for prefix in ["module.", "_orig_mod.", "model.", "ema.", "module._orig_mod."] {
+        let tensors = raw().into_iter().map(|(name, raw)| (format!("{prefix}{name}"), raw)).collect();
+        let weights = Weights::open(&folder.safetensors(&tensors, None), None).unwrap();
+        assert_eq!(values(&weights, "aggregator.camera_token").len(), 128, "{prefix}");
+        assert!(weights.unexpected().is_empty());
+    }
+    let both = ["net.", "ema."]
+        .into_iter()
+        .flat_map(|prefix| raw().into_iter().map(move |(name, raw)| (format!("{prefix}{name}"), raw)));
+    let path = folder.safetensors(&both.collect(), None);
+    assert_eq!(refusal(&path, None), "FILE holds several sets of weights, say which one to use: ema, net");
+    assert!(Weights::open_any(&path, None, Some("ema")).is_ok());
+}
+
+/// Checkpoints in several files, as `save_pretrained` writes them.
+#[test]
+fn shards_are_read_by_their_index() {
+    let folder = Folder::new();
+    let whole = Weights::open(&folder.safetensors(&raw(), None), None).unwrap();
+    let shards = Folder::new();
+    let mut map = BTreeMap::new();
+    let (mut first, mut second) = (BTreeMap::new(), BTreeMap::new());
+    for (i, (name, tensor)) in raw().into_iter().enumerate() {
+        let (shard, tensors) = if i % 2 == 0 { (1, &mut first) } else { (2, &mut second) };
+        map.insert(name.clone(), format!("model-{shard:05}-of-00002.safetensors"));
+        tensors.insert(name, tensor);
+    }
+    for (shard, tensors) in [(1, first), (2, second)] {
+        let path = shards.path(&format!("model-{shard:05}-of-00002.safetensors"));
+        fs::rename(shards.safetensors(&tensors, None), path).unwrap();
+    }
+    let json = |map: &BTreeMap<String, String>| {
+        format!(r#"{{"metadata": {{"total_size": 1}}, "weight_map": {}}}"#, serde_json::to_string(map).unwrap())
+    };
+    let index = shards.file("model.safetensors.index.json", json(&map));
+    for path in [index.as_path(), shards.0.path()] {
+        let weights = Weights::open(path, None).unwrap();
+        for name in map.keys() {
+            assert_eq!(values(&weights, name), values(&whole, name), "{name}");
+        }
+    }
+    let lone = shards.path("model-00001-of-00002.safetensors");
     assert_eq!(
-        refusal(&path, Some(&other)),
-        format!(
-            "FILE carries the configuration of another network than {}; leave the latter out or correct it",
-            other.display()
-        )
+        refusal(&lone, None),
+        "FILE is one of several shards of a checkpoint: give the index file or the folder instead"
     );
+    // A shard that is missing is named, and an index leads to no other folder.
+    fs::remove_file(shards.path("model-00002-of-00002.safetensors")).unwrap();
+    assert!(refusal(&index, None).contains("model-00002-of-00002.safetensors"));
+    map.insert("aggregator.camera_token".into(), "../weights.safetensors".into());
+    assert!(refusal(&shards.file("model.safetensors.index.json", json(&map)), None).contains("not a file in the same"));
 }
 
 #[test]
@@ -223,22 +316,22 @@ fn shapes_that_leave_the_architecture_open_are_refused() {
     deeper.extend(block);
     assert_eq!(
         refusal(&folder.safetensors(&deeper, None), None),
-        "FILE does not tell its architecture: it has 5 block pairs, and which four of them are tapped is unknown; give \
-         it with --config FILE"
+        "FILE does not tell its architecture: it has 5 block pairs, and which four of them are tapped is unknown; give a \
+         configuration file"
     );
     let mut uneven = raw();
     uneven.insert("aggregator.patch_embed.pos_embed".into(), (Dtype::F32, vec![1, 4, 64], vec![0; 1024]));
     assert_eq!(
         refusal(&folder.safetensors(&uneven, None), None),
-        "FILE does not tell its architecture: the position embedding has 4 rows, not a square and one; give it with \
-         --config FILE"
+        "FILE does not tell its architecture: the position embedding has 4 rows, not a square and one; give a \
+         configuration file"
     );
     let mut flat = raw();
     flat.insert("aggregator.camera_token".into(), (Dtype::F32, vec![64], vec![0; 256]));
     assert_eq!(
         refusal(&folder.safetensors(&flat, None), None),
         "FILE does not tell its architecture: `aggregator.camera_token` has the shape [64] instead of 4 dimensions; \
-         give it with --config FILE"
+         give a configuration file"
     );
     let mut narrow = raw();
     narrow.insert("aggregator.camera_token".into(), (Dtype::F32, vec![1, 2, 1, 65], vec![0; 520]));
@@ -327,7 +420,13 @@ fn other_files_are_told_what_they_are() {
         ),
         (b"\n<!DOCTYPE html><html></html>", "FILE is a web page: the download went wrong; check its address"),
         (
-            b"some text, nothing else",
+            b"Entry not found",
+            "FILE is a text that says \"Entry not found\": the download went wrong; check its address",
+        ),
+        (b"GGUF\x03\0\0\0", "FILE is a GGUF file: give the safetensors or PyTorch file that it was made from"),
+        (b"\x1f\x8b\x08\0", "FILE is compressed with gzip: unpack it first"),
+        (
+            b"some \x01 bytes, nothing else",
             "FILE is neither a safetensors nor a PyTorch file: give a .safetensors file, or convert a .pt file",
         ),
         (b"", "cannot read FILE: it is empty"),
@@ -428,7 +527,7 @@ fn only_regular_files_are_read() {
             path.display()
         );
         assert_eq!(Weights::open(path, None).err().unwrap().to_string(), expected);
-        assert_eq!(Weights::open_any(path, None).err().unwrap().to_string(), expected);
+        assert_eq!(Weights::open_any(path, None, None).err().unwrap().to_string(), expected);
         assert_eq!(Config::read(path).unwrap_err().to_string(), expected);
     }
     let expected = format!("cannot read {}: it is a folder, give a file", folder.0.path().display());
@@ -464,9 +563,9 @@ proptest! {
     #[test]
     fn no_file_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let folder = Folder::new();
-        prop_assert!(Weights::open_any(&folder.file("some", &bytes), None).is_err());
+        prop_assert!(Weights::open_any(&folder.file("some", &bytes), None, None).is_err());
         let archive = [b"PK\x03\x04", &bytes[..]].concat();
-        prop_assert!(Weights::open_any(&folder.file("some", archive), None).is_err());
+        prop_assert!(Weights::open_any(&folder.file("some", archive), None, None).is_err());
     }
 }
 

@@ -9,14 +9,14 @@ use periplus::checkpoint::{CheckpointError, FloatType};
 use crate::console;
 use crate::failure::Failure;
 use crate::interruption::Interruption;
-use crate::options::{Float, mention_unexpected};
+use crate::options::{Float, open_any_weights};
 use crate::progress::show_loading;
 
-/// Convert a PyTorch checkpoint (.pt) to safetensors, without running any code that it may hold
+/// Convert a checkpoint to safetensors: a PyTorch file (.pt), without running any code in it, or safetensors with another dtype
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The .pt file
-    #[arg(value_name = "IN.pt")]
+    /// The checkpoint: a .pt or .safetensors file, the index of several .safetensors files, or their folder
+    #[arg(value_name = "IN")]
     input: PathBuf,
     /// The file to write
     #[arg(value_name = "OUT.safetensors")]
@@ -24,6 +24,9 @@ pub(crate) struct Arguments {
     /// The network's configuration (JSON) [default: as the shapes tell]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Which weights, where the file holds several sets: the keys that lead to them, such as ema.state_dict
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
     /// Number type of the weights [default: as they are stored]
     #[arg(long, value_enum)]
     dtype: Option<Float>,
@@ -35,8 +38,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     {
         return Err(Failure::Usage(format!("{} would be replaced: give another OUT.safetensors", input.display())));
     }
-    let weights = Weights::open_any(&arguments.input, arguments.config.as_deref())?;
-    mention_unexpected(&weights);
+    let weights = open_any_weights(&arguments.input, arguments.config.as_deref(), arguments.key.as_deref())?;
+    if !weights.check_sums()? {
+        console::line("note: this file has no checksums, so its data could not be checked for damage");
+    }
     let float = arguments.dtype.map_or(weights.float_type(), Float::into);
     write(weights, &arguments.output, float)?;
     console::line(&format!("wrote {} in {float}", arguments.output.display()));

@@ -20,6 +20,9 @@ pub(crate) struct Arguments {
     /// The network's configuration (JSON), for a checkpoint that does not carry its own
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Which weights, where the file holds several sets: the keys that lead to them, such as ema.state_dict
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
     /// The picture that the network sees [default: the square it was trained on, which needs the most]
     #[arg(long, value_name = "WxH")]
     picture: Option<PictureSize>,
@@ -31,7 +34,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let weights = open_any_weights(&arguments.weights, arguments.config.as_deref())?;
+    let weights = open_any_weights(&arguments.weights, arguments.config.as_deref(), arguments.key.as_deref())?;
     let config = Config { stream: arguments.stream.over(&weights.config().stream)?, ..weights.config().clone() };
     let side = config.image_size();
     let picture = arguments.picture.unwrap_or(PictureSize { width: side, height: side });

@@ -56,23 +56,37 @@ pub(crate) fn open_weights(weights: &Path, config: Option<&Path>) -> Result<Weig
     open_by(Weights::open, weights, config)
 }
 
-/// Opens a checkpoint to look at, a PyTorch file too, and says once what is odd about it.
-pub(crate) fn open_any_weights(weights: &Path, config: Option<&Path>) -> Result<Weights, Failure> {
-    open_by(Weights::open_any, weights, config)
+/// Opens a checkpoint to look at or to convert, a PyTorch file too, and says once what is odd about it.
+pub(crate) fn open_any_weights(weights: &Path, config: Option<&Path>, key: Option<&str>) -> Result<Weights, Failure> {
+    open_by(|weights, config| Weights::open_any(weights, config, key), weights, config)
 }
 
 fn open_by(
-    open: fn(&Path, Option<&Path>) -> Result<Weights, CheckpointError>,
+    open: impl Fn(&Path, Option<&Path>) -> Result<Weights, CheckpointError>,
     weights: &Path,
     config: Option<&Path>,
 ) -> Result<Weights, Failure> {
-    let weights = if is_demo(weights) { demo::weights(config)? } else { open(weights, config)? };
+    let weights = if is_demo(weights) { demo::weights(config)? } else { open(weights, config).map_err(with_option)? };
     mention_unexpected(&weights);
     Ok(weights)
 }
 
-/// Names the tensors that will not be used.
-pub(crate) fn mention_unexpected(weights: &Weights) {
+/// An error of the library with the option that cures it.
+fn with_option(error: CheckpointError) -> Failure {
+    let option = match &error {
+        CheckpointError::SeveralWeights { .. } => " (--key KEY of convert and inspect)",
+        CheckpointError::Inference { .. } => " (--config FILE)",
+        _ => "",
+    };
+    Failure::Failed(format!("{error}{option}"))
+}
+
+/// Names the tensors and the other contents of a checkpoint that will not be used.
+fn mention_unexpected(weights: &Weights) {
+    if let [first, more @ ..] = weights.passed_over() {
+        let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+        console::line(&format!("warning: the file also holds {first}{more}, which was passed over and not run"));
+    }
     let names = weights.unexpected();
     if let Some(first) = names.first() {
         let (are, more) = match names.len() {

@@ -67,6 +67,7 @@ impl Model {
     /// # Errors
     /// A tensor that is missing or unusable, a dtype that weights are not stored in, a device that has no kernels, or none for
     /// heads of this width, or too little memory.
+    #[allow(clippy::needless_pass_by_value)] // as every Candle model takes it
     pub fn load(weights: VarBuilder, config: &Config) -> Result<Self, ModelError> {
         config.validate()?;
         let (config, dtype) = (config.clone(), weights.dtype());

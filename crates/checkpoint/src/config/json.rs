@@ -24,14 +24,12 @@ impl Config {
         Self::of(entries(text)?)
     }
 
-    /// Reads and validates the metadata of a checkpoint, which others may have written: keys that are unknown here are
-    /// theirs.
-    ///
-    /// # Errors
-    /// As [`Config::from_json`], but for such keys.
-    pub(crate) fn from_metadata(text: &str) -> Result<Self, ConfigError> {
+    /// Reads and validates the `config` metadata of a checkpoint. Other programs use that key too, and add keys of their own:
+    /// unknown keys are skipped, and text without any known key is no configuration.
+    pub(crate) fn from_metadata(text: &str) -> Option<Result<Self, ConfigError>> {
         let published = published();
-        Self::of(entries(text)?.into_iter().filter(|(key, _)| published.contains_key(key)).collect())
+        let known: Vec<_> = entries(text).ok()?.into_iter().filter(|(key, _)| published.contains_key(key)).collect();
+        (!known.is_empty()).then(|| Self::of(known))
     }
 
     /// Reads and validates a configuration file.
