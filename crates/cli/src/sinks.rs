@@ -1,11 +1,13 @@
 //! Where the outputs of a stream go.
 
+use std::fs;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use periplus::export::{
-    DepthMaps, ExportError, JsonFile, JsonLines, NpzFiles, PointCloud, PointCloudOptions, Sink, Trajectory,
+    DepthMaps, ExportError, JsonFile, JsonLines, NpzFiles, OutputFolder, Overview, PointCloud, PointOptions, Sink,
+    Trajectory,
 };
 use periplus::{FrameOutput, Outputs};
 
@@ -16,12 +18,11 @@ use crate::options::measure;
 /// Which results, and where.
 #[derive(Args)]
 pub(crate) struct SinkOptions {
-    /// Folder for the results, made if need be; those of an earlier run in it are replaced
+    /// Folder for the results, created if needed; results of an earlier run in it are replaced
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// What to write there: npz (everything, a file per frame), tum (trajectory), depth (16-bit PNG), ply (point cloud),
-    /// jsonl
-    // The defaults are the numbers, the path, and something to look at.
+    /// What to write there: npz (all outputs, one file per frame), tum (trajectory), depth (16-bit PNG), ply (point
+    /// cloud), jsonl (one JSON object per frame), overview (one picture of the run)
     #[arg(
         long,
         value_name = "FORMATS",
@@ -35,7 +36,7 @@ pub(crate) struct SinkOptions {
     #[arg(
         long,
         value_name = "NUMBER",
-        default_value_t = PointCloudOptions::default().min_confidence,
+        default_value_t = PointOptions::default().min_confidence,
         value_parser = measure::<f32>,
         requires = "out"
     )]
@@ -55,79 +56,93 @@ enum Format {
     Depth,
     Ply,
     Jsonl,
+    Overview,
 }
 
-/// All the places where one run's outputs go.
+/// All sinks of a run.
 pub(crate) struct Sinks {
-    files: Vec<Box<dyn Sink>>,
+    folder: Option<OutputFolder>,
     /// Objects on standard output, as long as there is a reader.
     lines: Option<Box<dyn Sink>>,
 }
 
 impl Sinks {
-    /// Begins the files that `options` ask for.
+    /// Opens the sinks that `options` ask for.
     pub(crate) fn open(options: &SinkOptions) -> Result<Self, Failure> {
-        let mut files = Vec::new();
-        if let Some(folder) = &options.out {
-            let points = PointCloudOptions { min_confidence: options.ply_confidence, voxel_size: options.ply_voxel };
-            let mut opened = Vec::new();
-            for &format in &options.save {
-                if opened.contains(&format) {
-                    continue;
-                }
-                opened.push(format);
-                files.push(match format {
-                    Format::Npz => Box::new(NpzFiles::create(folder)?) as Box<dyn Sink>,
-                    Format::Tum => Box::new(Trajectory::create(folder)?),
-                    Format::Depth => Box::new(DepthMaps::create(folder)?),
-                    Format::Ply => Box::new(PointCloud::create(folder, points)?),
-                    Format::Jsonl => Box::new(JsonFile::create(folder)?),
-                });
-            }
+        let folder = options.out.as_deref().map(|out| options.open_folder(out)).transpose()?;
+        if options.json && is_discarded() {
+            console::line("warning: standard output is closed or discarded, --json prints nothing");
+            return Ok(Self { folder, lines: None });
         }
         let lines = || Box::new(JsonLines::new(io::stdout(), "standard output")) as Box<dyn Sink>;
-        let lines = options.json.then(lines);
-        Ok(Self { files, lines })
+        Ok(Self { folder, lines: options.json.then(lines) })
     }
 
     pub(crate) fn write(&mut self, output: &FrameOutput) -> Result<(), Failure> {
-        for file in &mut self.files {
-            file.write(output)?;
-        }
+        self.folder.as_mut().map_or(Ok(()), |folder| folder.write(output))?;
         match self.lines.as_mut().map_or(Ok(()), |lines| lines.write(output)) {
-            Err(ExportError::Closed { .. }) if self.files.is_empty() => return Err(Failure::OutputClosed),
-            // The files are for somebody else.
+            Err(ExportError::Closed { .. }) if self.folder.is_none() => return Err(Failure::OutputClosed),
+            // The run goes on for the files.
             Err(ExportError::Closed { .. }) => self.lines = None,
             written => written?,
         }
         Ok(())
     }
 
-    /// Completes the files, those that still can be after an error too, and tells what was written.
+    /// Completes the files, also after an error, and returns a line for each result.
     pub(crate) fn finish(self) -> (Vec<String>, Result<(), Failure>) {
-        let (mut written, mut result) = (Vec::new(), Ok(()));
-        for sink in self.files.into_iter().chain(self.lines) {
-            match sink.finish() {
-                Ok(summary) => written.push(summary.to_string()),
-                Err(error) => result = result.and(Err(error.into())),
-            }
-        }
-        (written, result)
+        let (summaries, finished) = self.folder.map_or((Vec::new(), Ok(())), OutputFolder::finish);
+        let mut written: Vec<_> = summaries.iter().map(ToString::to_string).collect();
+        let lines = self.lines.map(Sink::finish).transpose();
+        written.extend(lines.as_ref().ok().into_iter().flatten().map(ToString::to_string));
+        (written, finished.and(lines.map(drop)).map_err(Failure::from))
     }
 }
 
+/// Whether standard output was closed when the program started (`>&-`). Rust's runtime then opens `/dev/null` for reading
+/// and writing in its place; a redirection by a shell opens it for writing only.
+fn is_discarded() -> bool {
+    let is_null = fs::read_link("/proc/self/fd/1").is_ok_and(|target| target == Path::new("/dev/null"));
+    let flags = fs::read_to_string("/proc/self/fdinfo/1").unwrap_or_default();
+    let flags = flags.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
+    // The access mode is in the two lowest bits; 2 is O_RDWR.
+    is_null && flags.is_some_and(|flags| flags & 3 == 2)
+}
+
 impl Format {
-    /// What of a frame it holds.
+    /// Which outputs of a frame it needs.
     fn outputs(self) -> Outputs {
         match self {
             Self::Tum => Outputs::Poses,
-            Self::Depth | Self::Ply | Self::Jsonl => Outputs::Depth,
+            Self::Depth | Self::Ply | Self::Jsonl | Self::Overview => Outputs::Depth,
             Self::Npz => Outputs::All,
         }
     }
 }
 
 impl SinkOptions {
+    fn open_folder(&self, out: &Path) -> Result<OutputFolder, ExportError> {
+        let points = PointOptions { min_confidence: self.ply_confidence, voxel_size: self.ply_voxel };
+        let mut folder = OutputFolder::open(out)?;
+        let mut opened = Vec::new();
+        for &format in &self.save {
+            if opened.contains(&format) {
+                continue;
+            }
+            opened.push(format);
+            match format {
+                Format::Npz => folder.add(NpzFiles::create(out)?),
+                Format::Tum => folder.add(Trajectory::create(out)?),
+                Format::Depth => folder.add(DepthMaps::create(out)?),
+                Format::Ply => folder.add(PointCloud::create(out, points)?),
+                Format::Jsonl => folder.add(JsonFile::create(out)?),
+                Format::Overview => folder.add(Overview::create(out)?),
+            }
+        }
+        Ok(folder)
+    }
+
     /// What of a frame all the places together hold; `None` if there are none.
     pub(crate) fn outputs(&self) -> Option<Outputs> {
         let saved = self.out.iter().flat_map(|_| &self.save).copied();

@@ -65,7 +65,7 @@ fn every_format_is_written() {
 fn the_trajectory_alone_is_the_same_as_with_everything_else() {
     let scratch = Scratch::new();
     let (clip, weights) = (scratch.pictures("clip", 8), scratch.tiny_weights());
-    let [alone, among] = [("alone", "tum"), ("among", "npz,tum,depth,ply,jsonl")].map(|(out, formats)| {
+    let [alone, among] = [("alone", "tum"), ("among", "npz,tum,depth,ply,jsonl,overview")].map(|(out, formats)| {
         let out = scratch.path(out);
         let ended = run(stream(&clip, &weights).arg("--out").arg(&out).args(["--save", formats]));
         assert_eq!(ended.code, 0, "{}", ended.stderr);
@@ -225,6 +225,41 @@ fn ctrl_c_ends_the_run_in_order() {
 
 #[cfg(unix)]
 #[test]
+fn a_killed_run_leaves_its_mark_and_a_second_run_is_refused() {
+    let scratch = Scratch::new();
+    let out = scratch.path("out");
+    let frames = scratch.pictures("clip", 250);
+    let mut command = stream(&frames, &scratch.tiny_weights());
+    command.args(["--quiet", "--save", "npz,tum", "--out"]).arg(&out);
+    let mut child = command.spawn().unwrap();
+    wait_for(&out.join("npz/000004.npz"), &mut child);
+    let refused = run(&mut command);
+    assert_eq!(refused.code, 1);
+    assert!(refused.stderr.contains("concurrent runs need separate output folders"), "{}", refused.stderr);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let mark = out.join("UNFINISHED.txt");
+    assert!(mark.exists());
+    assert_eq!(run(command.args(["--first", "10"])).code, 0, "the lock died with its process");
+    assert!(!mark.exists());
+    assert_eq!(names(&out), ["npz", "trajectory.txt"]);
+}
+
+/// A shell's `>&-`.
+#[cfg(target_os = "linux")]
+#[test]
+fn json_lines_to_a_closed_standard_output_are_not_counted() {
+    let scratch = Scratch::new();
+    let mut command = Command::new("sh");
+    command.args(["-c", r#"exec "$@" >&-"#, "sh", env!("CARGO_BIN_EXE_periplus"), "stream"]);
+    command.arg(scratch.pictures("clip", 9)).arg("--weights").arg(scratch.tiny_weights()).arg("--json");
+    let ended = run(&mut command);
+    assert!(ended.stderr.contains("warning: standard output is closed or discarded"), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("standard output: "), "{}", ended.stderr);
+}
+
+#[cfg(unix)]
+#[test]
 fn ctrl_c_before_the_first_frame_leaves_no_unfinished_files() {
     let scratch = Scratch::new();
     let out = scratch.path("out");
@@ -239,7 +274,7 @@ fn ctrl_c_before_the_first_frame_leaves_no_unfinished_files() {
     }
     common::signal("-INT", &child);
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert_eq!(unfinished(), [""; 0]);
+    assert!(!out.exists(), "no empty folder either");
 }
 
 /// As nohup, and a script that starts the program in its background, would have it.

@@ -282,7 +282,7 @@ fn numbered_files_of_the_user_in_the_output_folder() {
         let mine = scratch.write(&format!("data/{format}/{name}"), "mine");
         let mut command = stream(&frames, &weights);
         let said = complaint(command.args(["--save", format, "--out"]).arg(scratch.path("data")), 1);
-        assert_names(&said, &[format, "holds files that are not from an earlier run: choose another --out"]);
+        assert_names(&said, &[format, "holds files that are not from an earlier run: choose another output folder"]);
         assert_eq!(fs::read_to_string(&mine).unwrap(), "mine");
         assert_eq!(common::names(mine.parent().unwrap()), [name]);
     }

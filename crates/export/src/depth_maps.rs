@@ -1,4 +1,4 @@
-//! Depth as 16-bit pictures.
+//! Depth maps as 16-bit PNG.
 
 use std::io::Cursor;
 use std::path::Path;
@@ -11,27 +11,27 @@ use crate::pending::write_file;
 use crate::sink::depth_map;
 use crate::{ExportError, Sink, Summary};
 
-/// Values of a depth map per unit of depth: millimetres if the stream is in metres, as RGB-D tools assume. Reaches to
-/// 65.5 units, in steps far below the error of any network.
+/// PNG values per unit of depth. In a stream in metres these are millimetres, as RGB-D tools assume. The range ends at
+/// 65.535 units, and a step is far below the error of the network.
 const SCALE: f32 = 1000.0;
 
 /// `depth/000000.png` and so on: 16-bit grayscale at network resolution, depth along z = value / scale.
 ///
-/// The scale is the same for every frame of every run, 1000, and recorded in `depth/scale.json`. Value 0 is no depth:
-/// not finite, out of the range of 0.001 to 65.535 units, or of a bar beside a padded picture. A depth is never clamped; how many were out of range is
-/// part of the summary.
+/// The scale is 1000 for every frame of every run, and recorded in `depth/scale.json`. Value 0 means no depth: not
+/// finite, outside 0.001 to 65.535 units, or in a bar of a padded picture. Depth is never clamped. The summary counts the
+/// pixels that were out of range.
 pub struct DepthMaps {
     files: NumberedFiles,
     out_of_range: usize,
 }
 
 impl DepthMaps {
-    /// Makes the folder `depth` in `folder`, which is made if need be.
+    /// Creates the folder `depth` in `folder`, which is created if needed.
     ///
     /// # Errors
-    /// If the folder cannot be made, files cannot be written there, or it holds files that are not from an earlier run.
+    /// If the folder cannot be created, files cannot be written there, or it holds files that are not from an earlier run.
     pub fn create(folder: &Path) -> Result<Self, ExportError> {
-        Ok(Self { files: NumberedFiles::create(folder.join("depth"), "png")?, out_of_range: 0 })
+        Ok(Self { files: NumberedFiles::create(&folder.join("depth"), "png")?, out_of_range: 0 })
     }
 }
 
@@ -50,7 +50,7 @@ impl Sink for DepthMaps {
             .and_then(|picture| picture.write_to(&mut png, ImageFormat::Png).map_err(std::io::Error::other))
             .map_err(|error| ExportError::writing(self.files.folder(), error))?;
         self.files.write(frame.index, png.get_ref())?;
-        // Not before the first frame, which finds out whether the folder is ours.
+        // After the first frame, which checks that the folder is not the user's.
         if self.files.count == 1 {
             let scale = serde_json::json!({ "scale": SCALE, "invalid": 0 });
             write_file(self.files.folder().join("scale.json"), format!("{scale}\n").as_bytes())?;
@@ -64,13 +64,13 @@ impl Sink for DepthMaps {
             0 => format!("depth = value / {SCALE}"),
             pixels => format!("depth = value / {SCALE}, {pixels} pixels out of range are 0"),
         };
-        Ok(Summary { path: self.files.folder().to_path_buf(), frames: self.files.count, note: Some(note) })
+        Ok(Summary::of_file(self.files.folder(), self.files.count, Some(note)))
     }
 }
 
-/// The nearest value, 0 where there is none.
+/// The nearest PNG value, 0 if the depth is out of range.
 fn quantized(depth: f32) -> u16 {
     let value = (depth * SCALE).round();
-    // A number that is no number is in no range.
+    // NaN is in no range.
     if (1.0..=f32::from(u16::MAX)).contains(&value) { value as u16 } else { 0 }
 }

@@ -1,68 +1,93 @@
-//! What can go wrong when results are written.
+//! Errors of sinks.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Why a result could not be written.
+///
+/// `place` is where the result should have gone, as text: a path, or for example "standard output".
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExportError {
     /// The disk (or the user's quota on it) is full.
-    #[error("the disk is full: {} could not be written; make room or choose another output folder", path.display())]
+    #[error("the disk is full: {place} could not be written; free some space or choose another output folder")]
     DiskFull {
         /// What was being written.
-        path: PathBuf,
+        place: String,
     },
-    /// Whoever read what we write has closed their end of the pipe; there is nobody to write for.
-    #[error("nobody reads {} any more", path.display())]
+    /// The reader of a pipe or socket has closed it.
+    #[error("{place} was closed by its reader")]
     Closed {
         /// What was being written.
-        path: PathBuf,
+        place: String,
     },
-    /// A folder for the results cannot be made.
-    #[error("the folder {} cannot be made: {source}; choose another output folder", path.display())]
+    /// An output folder cannot be created.
+    #[error("cannot create the folder {place}: {source}; choose another output folder")]
     Folder {
         /// The folder.
-        path: PathBuf,
-        /// The system's reason.
+        place: String,
+        /// The reason.
         source: io::Error,
     },
-    /// A folder of numbered files holds something, and no earlier run of ours has left its marker there: writing would
-    /// mix results with the user's own files, or replace those.
-    #[error("{} holds files that are not from an earlier run: choose another --out", path.display())]
+    /// Another run is writing into the output folder.
+    #[error("another run is writing into {place}: concurrent runs need separate output folders")]
+    InUse {
+        /// The folder.
+        place: String,
+    },
+    /// The folder for numbered files holds files but no marker of an earlier run. They are the user's own files, and
+    /// writing could replace them.
+    #[error("{place} holds files that are not from an earlier run: choose another output folder")]
     NotOurs {
         /// The folder.
-        path: PathBuf,
+        place: String,
     },
-    /// The format has depth in it, and the frame comes from a session that was asked for poses only.
-    #[error("{} needs depth, and frame {index} has none: ask the session for more than poses", path.display())]
+    /// The format needs depth, and the session was asked for poses only.
+    #[error("{place} needs depth, and frame {index} has none: ask the session for more than poses")]
     NoDepth {
         /// What was being written.
-        path: PathBuf,
-        /// Number of the frame in the stream.
+        place: String,
+        /// Index of the frame in the stream.
         index: usize,
     },
-    /// A file (or stream) cannot be written for another reason: no permission, say.
-    #[error("{} cannot be written: {source}", path.display())]
+    /// A result cannot be written for another reason, such as a missing permission.
+    #[error("{place} cannot be written: {source}")]
     Write {
         /// What was being written.
-        path: PathBuf,
-        /// The system's reason.
+        place: String,
+        /// The reason.
         source: io::Error,
     },
 }
 
 impl ExportError {
-    /// What the failure of writing `path` means.
+    /// The error for a failed write to `path`.
     pub(crate) fn writing(path: &Path, source: io::Error) -> Self {
-        let path = path.to_path_buf();
+        Self::writing_to(place(path), source)
+    }
+
+    /// The error for a failed write to `place`.
+    pub(crate) fn writing_to(place: String, source: io::Error) -> Self {
         match source.kind() {
-            // A write that takes no bytes has nowhere to put them.
+            // A write that accepts no bytes has no space for them.
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::WriteZero => {
-                Self::DiskFull { path }
+                Self::DiskFull { place }
             }
-            io::ErrorKind::BrokenPipe => Self::Closed { path },
-            _ => Self::Write { path, source },
+            io::ErrorKind::BrokenPipe => Self::Closed { place },
+            _ => Self::Write { place, source },
         }
     }
+}
+
+/// A path as text for messages. Control characters in file names (a newline, for example) are escaped.
+pub(crate) fn place(path: &Path) -> String {
+    let mut text = String::new();
+    for character in path.display().to_string().chars() {
+        if character.is_control() {
+            text.extend(character.escape_default());
+        } else {
+            text.push(character);
+        }
+    }
+    text
 }

@@ -1,7 +1,7 @@
-//! One JSON object per frame, one frame per line.
+//! JSON lines: one JSON object per frame.
 
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::io::{self, Write};
+use std::path::Path;
 
 use periplus_geometry::{FrameOutput, Intrinsics, median};
 use serde::Serialize;
@@ -11,37 +11,37 @@ use crate::pose::{matrix_rows, quaternion};
 use crate::sink::finite;
 use crate::{ExportError, Sink, Summary};
 
-/// JSON lines to a writer: standard output, a pipe, a socket. Each line is flushed, so that a reader can keep up.
+/// JSON lines to a writer: standard output, a pipe or a socket. Each line is flushed.
 ///
-/// An object has the keys `index` (in the stream, which the files of a frame are named by), `number` (in the clip),
-/// `name`, `timestamp` (seconds), `keyframe`, `camera_to_world` (three rows of four), `quaternion` (x y z w, w >= 0),
+/// An object has the keys `index` (in the stream; files of a frame are named by it), `number` (in the clip), `name`,
+/// `timestamp` (seconds), `keyframe`, `camera_to_world` (three rows of four), `quaternion` (x y z w, w >= 0),
 /// `translation`, `intrinsics` (`network` and `original`, each `fx fy cx cy width height` in pixels), `depth` (`min median
-/// max` of the finite ones, in the unit of the stream), `mean_confidence` (of the finite ones) and `milliseconds`. The bars
-/// beside a padded picture count for nothing in either. What is not known or not finite is `null`.
+/// max`, in the unit of the stream), `mean_confidence` and `milliseconds`. Statistics are over finite values, without the
+/// bars of a padded picture. Values that are unknown or not finite are `null`.
 pub struct JsonLines<W> {
     writer: W,
-    name: PathBuf,
+    name: String,
     frames: usize,
 }
 
 impl<W: Write + Send> JsonLines<W> {
-    /// Lines to `writer`, which errors and the summary call `name`.
-    pub fn new(writer: W, name: impl Into<PathBuf>) -> Self {
+    /// Lines to `writer`. Errors and the summary call it `name`.
+    pub fn new(writer: W, name: impl Into<String>) -> Self {
         Self { writer, name: name.into(), frames: 0 }
     }
 }
 
 impl<W: Write + Send> Sink for JsonLines<W> {
     fn write(&mut self, frame: &FrameOutput) -> Result<(), ExportError> {
-        let line = line(frame, &self.name)?;
+        let line = line(frame).map_err(|error| ExportError::writing_to(self.name.clone(), error))?;
         let written = self.writer.write_all(&line).and_then(|()| self.writer.flush());
-        written.map_err(|error| ExportError::writing(&self.name, error))?;
+        written.map_err(|error| ExportError::writing_to(self.name.clone(), error))?;
         self.frames += 1;
         Ok(())
     }
 
     fn finish(self: Box<Self>) -> Result<Summary, ExportError> {
-        Ok(Summary { path: self.name, frames: self.frames, note: None })
+        Ok(Summary { place: self.name, frames: self.frames, note: None })
     }
 }
 
@@ -52,10 +52,10 @@ pub struct JsonFile {
 }
 
 impl JsonFile {
-    /// Begins `frames.jsonl` in `folder`, which is made if need be.
+    /// Begins `frames.jsonl` in `folder`, which is created if needed.
     ///
     /// # Errors
-    /// If the folder cannot be made or the file not be written.
+    /// If the folder cannot be created or the file cannot be written.
     pub fn create(folder: &Path) -> Result<Self, ExportError> {
         Ok(Self { file: PendingFile::begin(folder, "frames.jsonl")?, frames: 0 })
     }
@@ -63,14 +63,14 @@ impl JsonFile {
 
 impl Sink for JsonFile {
     fn write(&mut self, frame: &FrameOutput) -> Result<(), ExportError> {
-        let line = line(frame, self.file.path())?;
+        let line = line(frame).map_err(|error| ExportError::writing(self.file.path(), error))?;
         self.file.append(&line)?;
         self.frames += 1;
         Ok(())
     }
 
     fn finish(self: Box<Self>) -> Result<Summary, ExportError> {
-        let summary = Summary { path: self.file.path().to_path_buf(), frames: self.frames, note: None };
+        let summary = Summary::of_file(self.file.path(), self.frames, None);
         if self.frames > 0 {
             self.file.commit()?;
         }
@@ -78,8 +78,7 @@ impl Sink for JsonFile {
     }
 }
 
-/// The keys of an object, in the order in which they are written. `serde_json` writes numbers that are not finite as
-/// null.
+/// The keys of an object, in the order in which they are written. `serde_json` writes values that are not finite as null.
 #[derive(Serialize)]
 struct Line<'a> {
     index: usize,
@@ -119,7 +118,7 @@ struct Depth {
     max: Option<f32>,
 }
 
-fn line(frame: &FrameOutput, path: &Path) -> Result<Vec<u8>, ExportError> {
+fn line(frame: &FrameOutput) -> io::Result<Vec<u8>> {
     let shown = frame.viewport.shown();
     let [depth, confidence] = match &frame.depth_map {
         Some(map) => [&map.depth, &map.confidence].map(|values| finite(values, &shown).collect()),
@@ -143,7 +142,7 @@ fn line(frame: &FrameOutput, path: &Path) -> Result<Vec<u8>, ExportError> {
         mean_confidence: mean(&confidence),
         milliseconds: frame.elapsed.as_micros() as f64 / 1000.0,
     };
-    let mut line = serde_json::to_vec(&object).map_err(|error| ExportError::writing(path, error.into()))?;
+    let mut line = serde_json::to_vec(&object)?;
     line.push(b'\n');
     Ok(line)
 }

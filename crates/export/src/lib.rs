@@ -1,4 +1,4 @@
-//! Where results go: one file per format, one [`Sink`] each.
+//! Output formats: one file of code and one [`Sink`] per format.
 //!
 //! | Sink | Writes | For |
 //! |---|---|---|
@@ -8,27 +8,33 @@
 //! | [`Trajectory`] | `trajectory.txt` | SLAM tools (TUM format) |
 //! | [`DepthMaps`] | `depth/000000.png`, `depth/scale.json` | viewers and RGB-D tools (16-bit PNG) |
 //! | [`PointCloud`] | `points.ply` | point cloud viewers |
+//! | [`Overview`] | `overview.png` | people: one picture of the run |
 //!
-//! **Files appear whole or not at all.** A file is written as `NAME.PROCESS.part`, after the number of the process,
-//! and renamed when it is complete: one of a single frame at once, one of all frames by [`Sink::finish`], which is to
-//! be called after an error as well and then leaves a valid file with the frames so far. Only a process that is killed
-//! leaves a `.part`, which may be deleted.
+//! [`OutputFolder`] holds the sinks of a run that write into one folder, marks the folder as unfinished until the run
+//! ends, and refuses concurrent runs. [`PointSelection`] chooses points for every sink that holds points.
 //!
-//! **A run replaces the results of an earlier run** in the same folder, format by format, and not before it has
-//! results of its own: single files when they are finished, the numbered files of a folder (all of them, lest frames
-//! of two runs mix) when its first frame is written. Other files are left alone: a folder of numbered files carries the
-//! marker `.periplus`, and one that holds files without it is the user's own and refused
-//! ([`ExportError::NotOurs`]).
+//! **Files are atomic.** A file is written as `NAME.PROCESS.part`, with the id of the process, and renamed when it is
+//! complete: a file of a single frame at once, a file of all frames by [`Sink::finish`]. `finish` must also be called
+//! after an error; the file then holds the frames so far. Only a killed process leaves `.part` files, which may be
+//! deleted.
 //!
-//! Poses are camera-to-world with OpenCV's axes; lengths are in the unit of the stream.
+//! **A run replaces the results of an earlier run** in the same folder, format by format, when it has results of its
+//! own: single files when they are finished, the numbered files of a folder when its first frame is written. Other
+//! files stay. A folder of numbered files carries the marker `.periplus`; a folder that holds files without the marker
+//! is the user's own and refused ([`ExportError::NotOurs`]).
+//!
+//! Poses are camera-to-world with OpenCV axes. Lengths are in the unit of the stream.
 
 mod depth_maps;
 mod error;
+mod folder;
 mod json;
 mod npz;
 mod numbered;
+mod overview;
 mod pending;
 mod point_cloud;
+mod points;
 mod pose;
 mod sink;
 mod trajectory;
@@ -36,8 +42,11 @@ mod voxels;
 
 pub use depth_maps::DepthMaps;
 pub use error::ExportError;
+pub use folder::OutputFolder;
 pub use json::{JsonFile, JsonLines};
 pub use npz::NpzFiles;
-pub use point_cloud::{PointCloud, PointCloudOptions};
-pub use sink::{Sink, Summary};
+pub use overview::Overview;
+pub use point_cloud::PointCloud;
+pub use points::{Point, PointOptions, PointSelection};
+pub use sink::{Revision, Sink, Summary};
 pub use trajectory::Trajectory;

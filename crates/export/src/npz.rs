@@ -1,4 +1,4 @@
-//! Everything of a frame, for NumPy.
+//! All outputs of a frame as NumPy arrays.
 
 use std::io::{self, Cursor, Write};
 use std::path::Path;
@@ -13,22 +13,22 @@ use crate::pose::matrix_rows;
 use crate::sink::depth_map;
 use crate::{ExportError, Sink, Summary};
 
-/// `npz/000000.npz` and so on: what `numpy.load` opens, all float32, not compressed.
+/// `npz/000000.npz` and so on, for `numpy.load`: all arrays are float32 and not compressed.
 ///
 /// `pose_enc [9]`, `camera_to_world [3, 4]`, `intrinsics [3, 3]` (pixels, at network resolution), `depth [H, W]` and
-/// `depth_conf [H, W]`; `world_points [H, W, 3]` and `world_points_conf [H, W]` too if the frame has them. All is as
-/// the network says it: values that are not finite, and what it says of the bars beside a padded picture, too.
+/// `depth_conf [H, W]`; `world_points [H, W, 3]` and `world_points_conf [H, W]` too if the frame has them. Values are the
+/// network's own outputs, including values that are not finite and the bars of a padded picture.
 pub struct NpzFiles {
     files: NumberedFiles,
 }
 
 impl NpzFiles {
-    /// Makes the folder `npz` in `folder`, which is made if need be.
+    /// Creates the folder `npz` in `folder`, which is created if needed.
     ///
     /// # Errors
-    /// If the folder cannot be made, files cannot be written there, or it holds files that are not from an earlier run.
+    /// If the folder cannot be created, files cannot be written there, or it holds files that are not from an earlier run.
     pub fn create(folder: &Path) -> Result<Self, ExportError> {
-        Ok(Self { files: NumberedFiles::create(folder.join("npz"), "npz")? })
+        Ok(Self { files: NumberedFiles::create(&folder.join("npz"), "npz")? })
     }
 }
 
@@ -40,7 +40,7 @@ impl Sink for NpzFiles {
     }
 
     fn finish(self: Box<Self>) -> Result<Summary, ExportError> {
-        Ok(Summary { path: self.files.folder().to_path_buf(), frames: self.files.count, note: None })
+        Ok(Summary::of_file(self.files.folder(), self.files.count, None))
     }
 }
 
@@ -48,7 +48,7 @@ impl Sink for NpzFiles {
 fn archive(frame: &FrameOutput, map: &DepthMap) -> io::Result<Vec<u8>> {
     let mut archive = Archive(ZipWriter::new(Cursor::new(Vec::new())));
     let pose = matrix_rows(&frame.camera_to_world).map(|row| row.map(|value| value as f32));
-    // Columns of the transpose are rows.
+    // nalgebra stores columns: those of the transpose are the rows.
     let intrinsics = frame.intrinsics.matrix().transpose().map(|value| value as f32);
     let size = [map.depth.height(), map.depth.width()];
     archive.add("pose_enc", &[9], &frame.pose_encoding.0)?;
@@ -68,13 +68,13 @@ struct Archive(ZipWriter<Cursor<Vec<u8>>>);
 
 impl Archive {
     fn add(&mut self, name: &str, shape: &[usize], values: &[f32]) -> io::Result<()> {
-        // Collected first: a zip archive takes many small writes slowly.
+        // Collected first, because many small writes to a zip archive are slow.
         let mut array = Vec::with_capacity(size_of_val(values) + 128);
         let shape: Vec<u64> = shape.iter().map(|&size| size as u64).collect();
         let mut writer = npyz::WriteOptions::new().default_dtype().shape(&shape).writer(&mut array).begin_nd()?;
         writer.extend(values.iter().copied())?;
         writer.finish()?;
-        // NumPy stores without compression as well; noise in the last bits leaves little to compress.
+        // As `numpy.savez` does: the noise in the last bits leaves little to compress.
         let options = SimpleFileOptions::default()
             .compression_method(CompressionMethod::Stored)
             .large_file(u32::try_from(array.len()).is_err());

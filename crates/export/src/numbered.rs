@@ -1,30 +1,32 @@
-//! Folders with a file per frame.
+//! Folders with one numbered file per frame.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::ExportError;
-use crate::pending::{PendingFile, make_folder, unfinished, write_file};
+use crate::error::place;
+use crate::folder::CreatedFolder;
+use crate::pending::{PendingFile, unfinished, write_file};
 
-/// The file that tells a folder of results from one of the user's own pictures: written before the first frame.
+/// File that tells a folder of results from a folder of the user's own pictures. Written before the first frame.
 const MARKER: &str = ".periplus";
 
-/// For whoever comes across the file.
+/// Explains the file to people who find it.
 const MARKER_TEXT: &[u8] = b"Written by periplus: its next run into this folder replaces the numbered files here.\n";
 
-/// A folder of files `000000.EXT`, `000001.EXT` and so on, by the number of the frame. It is ours alone: it was empty
-/// or carries the marker of an earlier run.
+/// A folder of files `000000.EXT`, `000001.EXT` and so on, named by the index of the frame. The folder was empty or
+/// carries the marker of an earlier run. If no frame is written and the folder was created for this run, it is removed.
 pub(crate) struct NumberedFiles {
-    folder: PathBuf,
+    folder: CreatedFolder,
     extension: &'static str,
     /// Files written.
     pub(crate) count: usize,
 }
 
 impl NumberedFiles {
-    /// Makes the folder, and finds out whether files may and can be written there.
-    pub(crate) fn create(folder: PathBuf, extension: &'static str) -> Result<Self, ExportError> {
-        make_folder(&folder)?;
+    /// Creates the folder if needed, and checks that files may and can be written there.
+    pub(crate) fn create(folder: &Path, extension: &'static str) -> Result<Self, ExportError> {
+        let folder = CreatedFolder::create(folder)?;
         let files = Self { folder, extension, count: 0 };
         files.is_marked()?;
         PendingFile::create(files.path_of(0))?;
@@ -32,22 +34,22 @@ impl NumberedFiles {
     }
 
     pub(crate) fn folder(&self) -> &Path {
-        &self.folder
+        &self.folder.path
     }
 
     fn path_of(&self, index: usize) -> PathBuf {
-        self.folder.join(format!("{index:06}.{}", self.extension))
+        self.folder().join(format!("{index:06}.{}", self.extension))
     }
 
-    /// Writes the file of a frame. The first one clears the folder of the numbered files of an earlier run, so that
-    /// the folder never mixes two.
+    /// Writes the file of a frame. The first one removes the numbered files of an earlier run, because the folder must
+    /// not mix two runs.
     pub(crate) fn write(&mut self, index: usize, contents: &[u8]) -> Result<(), ExportError> {
         if self.count == 0 {
-            // Asked again: the folder may have been filled since it was opened.
+            // Checked again: files may have been added since the folder was opened.
             if self.is_marked()? {
                 self.clear()?;
             } else {
-                write_file(self.folder.join(MARKER), MARKER_TEXT)?;
+                write_file(self.folder().join(MARKER), MARKER_TEXT)?;
             }
         }
         write_file(self.path_of(index), contents)?;
@@ -55,21 +57,21 @@ impl NumberedFiles {
         Ok(())
     }
 
-    /// Whether the folder holds an earlier run rather than nothing; an error if it holds anything else.
+    /// Whether the folder holds an earlier run (true) or nothing (false).
     fn is_marked(&self) -> Result<bool, ExportError> {
-        let failed = |error| ExportError::writing(&self.folder, error);
-        if self.folder.join(MARKER).try_exists().map_err(failed)? {
+        let failed = |error| ExportError::writing(self.folder(), error);
+        if self.folder().join(MARKER).try_exists().map_err(failed)? {
             return Ok(true);
         }
-        match fs::read_dir(&self.folder).map_err(failed)?.next() {
+        match fs::read_dir(self.folder()).map_err(failed)?.next() {
             None => Ok(false),
-            Some(_) => Err(ExportError::NotOurs { path: self.folder.clone() }),
+            Some(_) => Err(ExportError::NotOurs { place: place(self.folder()) }),
         }
     }
 
     fn clear(&self) -> Result<(), ExportError> {
-        let failed = |error| ExportError::writing(&self.folder, error);
-        for entry in fs::read_dir(&self.folder).map_err(failed)? {
+        let failed = |error| ExportError::writing(self.folder(), error);
+        for entry in fs::read_dir(self.folder()).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             if entry.file_name().to_str().is_some_and(|name| self.is_ours(name)) {
                 fs::remove_file(entry.path()).map_err(|error| ExportError::writing(&entry.path(), error))?;

@@ -1,56 +1,55 @@
-//! Files that appear whole or not at all.
+//! Atomic files: a file appears under its name when it is complete.
 
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use crate::ExportError;
+use crate::error::place;
+use crate::folder::CreatedFolder;
 
-/// What the names of unfinished files end in.
+/// Suffix of unfinished files.
 const UNFINISHED: &str = ".part";
 
-/// The name that an unfinished file is to take, and the number of the process that writes it; `None` for other files.
+/// The final name of an unfinished file and the id of the process that writes it; `None` for other files.
 pub(crate) fn unfinished(name: &str) -> Option<(&str, &str)> {
     name.strip_suffix(UNFINISHED)?.rsplit_once('.')
 }
 
-/// A file that is written under another name in the same folder, its own followed by the number of this process and
-/// `.part` so that two runs do not write to one file, and that takes its own name when it is complete. Dropped before
-/// that, it is removed, and an earlier file of its name stays as it was.
+/// A file that is written under a temporary name, `NAME.PROCESS.part` with the id of this process, and renamed when it
+/// is complete. If it is dropped before that, the temporary file is removed and an earlier file of the name stays.
 ///
-/// It is not forced to the disk before it takes its name: that is whole for whoever reads it and after a crash of the
-/// program, though maybe not after one of the system.
+/// The file is not synced to the disk before it is renamed. Readers never see half of it, also after a crash of the
+/// program, but perhaps after a crash of the system.
 pub(crate) struct PendingFile {
     file: File,
     path: PathBuf,
     unfinished: PathBuf,
-    /// Bytes of whole records.
+    /// Bytes of complete records.
     length: u64,
+    /// Removed if the file is not finished and the folder was created for it.
+    folder_guard: Option<CreatedFolder>,
 }
 
 impl PendingFile {
     pub(crate) fn create(path: PathBuf) -> Result<Self, ExportError> {
-        // Taking the name of a folder fails, but only after the whole run; taking that of a device would succeed.
-        // A link would be replaced, not what it leads to.
-        if path.symlink_metadata().is_ok_and(|metadata| !metadata.is_file()) {
-            let source = io::Error::new(io::ErrorKind::AlreadyExists, "there is something that is not a regular file");
-            return Err(ExportError::Write { path, source });
-        }
+        check_replaceable(&path)?;
         let mut unfinished = path.clone().into_os_string();
         unfinished.push(format!(".{}{UNFINISHED}", std::process::id()));
         let unfinished = PathBuf::from(unfinished);
-        // What a crashed process of the same number left is written over.
+        // Overwrites the file of a crashed process that had the same id.
         let file = File::create(&unfinished).map_err(|error| ExportError::writing(&path, error))?;
-        Ok(Self { file, path, unfinished, length: 0 })
+        Ok(Self { file, path, unfinished, length: 0, folder_guard: None })
     }
 
-    /// As [`PendingFile::create`], for a file of `folder` that all frames of a run share: the folder is made if need be, and cleared
-    /// of what runs that crashed left of this file.
+    /// Like [`PendingFile::create`], for a file in `folder` that holds all frames of a run. Creates the folder if needed, and
+    /// removes temporary files of this name that crashed runs left.
     pub(crate) fn begin(folder: &Path, name: &str) -> Result<Self, ExportError> {
-        make_folder(folder)?;
+        let created = CreatedFolder::create(folder)?;
         remove_leftovers(folder, name);
-        let file = Self::create(folder.join(name))?;
-        // Tells other runs that this one is alive. Where files cannot be locked, they leave it alone, too.
+        let mut file = Self::create(folder.join(name))?;
+        file.folder_guard = Some(created);
+        // Tells other runs that this one is alive. On a file system without locks they leave the file alone.
         let _ = file.file.try_lock();
         Ok(file)
     }
@@ -59,7 +58,7 @@ impl PendingFile {
         &self.path
     }
 
-    /// Adds a record at the end, whole or not at all: after an error the file holds what it held before.
+    /// Appends a record. After an error the file holds the complete records before it.
     pub(crate) fn append(&mut self, record: &[u8]) -> Result<(), ExportError> {
         match self.file.write_all(record) {
             Ok(()) => {
@@ -67,14 +66,24 @@ impl PendingFile {
                 Ok(())
             }
             Err(error) => {
-                // Cutting a file short needs no room on a full disk. Should even that fail, the first error says more.
+                // Truncation needs no space on a full disk. If it fails, the first error says more.
                 let _ = self.file.set_len(self.length).and_then(|()| self.file.seek(SeekFrom::Start(self.length)));
                 Err(ExportError::writing(&self.path, error))
             }
         }
     }
 
-    /// Writes over the beginning of what is there, in place.
+    /// Replaces the whole contents.
+    pub(crate) fn replace(&mut self, contents: &[u8]) -> Result<(), ExportError> {
+        self.file
+            .set_len(0)
+            .and_then(|()| self.file.seek(SeekFrom::Start(0)))
+            .map_err(|error| ExportError::writing(&self.path, error))?;
+        self.length = 0;
+        self.append(contents)
+    }
+
+    /// Overwrites the first bytes in place.
     pub(crate) fn overwrite_start(&mut self, bytes: &[u8]) -> Result<(), ExportError> {
         let mut overwrite = || {
             self.file.seek(SeekFrom::Start(0))?;
@@ -84,7 +93,7 @@ impl PendingFile {
         overwrite().map(drop).map_err(|error| ExportError::writing(&self.path, error))
     }
 
-    /// Gives the file its name, in place of an earlier one.
+    /// Renames the file to its name. Replaces an earlier file.
     pub(crate) fn commit(self) -> Result<(), ExportError> {
         fs::rename(&self.unfinished, &self.path).map_err(|error| ExportError::writing(&self.path, error))
     }
@@ -92,12 +101,12 @@ impl PendingFile {
 
 impl Drop for PendingFile {
     fn drop(&mut self) {
-        // After a commit there is nothing of this name. Otherwise a leftover does no harm: its name tells what it is.
+        // After a commit there is no such file.
         let _ = fs::remove_file(&self.unfinished);
     }
 }
 
-/// Removes the unfinished files for `name` in `folder` that no process holds any more. What cannot be removed does no harm.
+/// Removes temporary files of `name` in `folder` that no process has locked. Failures are harmless.
 fn remove_leftovers(folder: &Path, name: &str) {
     let is_unfinished = |path: &Path| {
         let found = path.file_name().and_then(|file| unfinished(file.to_str()?));
@@ -113,14 +122,20 @@ fn remove_leftovers(folder: &Path, name: &str) {
     }
 }
 
-/// Writes a file in one go.
+/// Writes a complete file.
 pub(crate) fn write_file(path: PathBuf, contents: &[u8]) -> Result<(), ExportError> {
     let mut file = PendingFile::create(path)?;
     file.append(contents)?;
     file.commit()
 }
 
-/// Makes a folder for results, and those above it.
-pub(crate) fn make_folder(path: &Path) -> Result<(), ExportError> {
-    fs::create_dir_all(path).map_err(|source| ExportError::Folder { path: path.to_path_buf(), source })
+/// Checks that `path` is free or a regular file.
+pub(crate) fn check_replaceable(path: &Path) -> Result<(), ExportError> {
+    // Renaming onto a folder would fail only after the whole run, and onto a device would succeed. A link would be
+    // replaced, not its target.
+    if path.symlink_metadata().is_ok_and(|metadata| !metadata.is_file()) {
+        let source = io::Error::new(io::ErrorKind::AlreadyExists, "it exists and is not a regular file");
+        return Err(ExportError::Write { place: place(path), source });
+    }
+    Ok(())
 }

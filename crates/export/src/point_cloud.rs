@@ -1,90 +1,55 @@
-//! All frames as one coloured point cloud.
+//! A point cloud of all frames as a PLY file.
 
 use std::path::Path;
 
-use periplus_geometry::{DepthMap, FrameOutput, Intrinsics, Raster, median};
+use periplus_geometry::FrameOutput;
 
 use crate::pending::PendingFile;
-use crate::sink::{depth_map, finite};
-use crate::voxels::VoxelSet;
-use crate::{ExportError, Sink, Summary};
+use crate::sink::depth_map;
+use crate::{ExportError, PointOptions, PointSelection, Sink, Summary};
 
-/// Which points go into a [`PointCloud`].
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct PointCloudOptions {
-    /// Points of lower confidence are left out. Confidence is 1 + exp(x), so 1 keeps all. Default 1.5.
-    pub min_confidence: f32,
-    /// Side of the voxels, of each of which the first point is kept, in the unit of the stream; 0 (or less, or no
-    /// number) keeps every point.
-    /// Default `None`: twice what a pixel spans at the median depth of the first frame.
-    pub voxel_size: Option<f64>,
-}
-
-impl Default for PointCloudOptions {
-    fn default() -> Self {
-        Self { min_confidence: 1.5, voxel_size: None }
-    }
-}
-
-/// `points.ply`: binary little-endian, `x y z` (float32, world coordinates), `red green blue`, `confidence`.
+/// `points.ply`: binary little-endian, `x y z` (float32, world coordinates), `red green blue` (sRGB), `confidence`.
 ///
-/// The points are those of the depth maps (also with a point head: depth and pose agree better). Points that are not
-/// finite or not in front of the camera are left out, and so are the bars beside a padded picture. They are written as they come; what stays in memory is
-/// the set of voxels that have one: some 120 bytes for each block of 8 x 8 x 8 that any surface crosses.
+/// The points are those of a [`PointSelection`]. Each frame's points are written at once and not kept in memory.
 pub struct PointCloud {
     file: PendingFile,
-    options: PointCloudOptions,
-    /// Those that have a point, once their size is known.
-    voxels: Option<VoxelSet>,
+    selection: PointSelection,
     points: u64,
     frames: usize,
 }
 
 impl PointCloud {
-    /// Begins `points.ply` in `folder`, which is made if need be.
+    /// Begins `points.ply` in `folder`, which is created if needed.
     ///
     /// # Errors
-    /// If the folder cannot be made or the file not be written.
-    pub fn create(folder: &Path, options: PointCloudOptions) -> Result<Self, ExportError> {
+    /// If the folder cannot be created or the file cannot be written.
+    pub fn create(folder: &Path, options: PointOptions) -> Result<Self, ExportError> {
         let mut file = PendingFile::begin(folder, "points.ply")?;
         file.append(header(0).as_bytes())?;
-        Ok(Self { file, options, voxels: options.voxel_size.map(VoxelSet::new), points: 0, frames: 0 })
+        Ok(Self { file, selection: PointSelection::new(options), points: 0, frames: 0 })
     }
 }
 
 impl Sink for PointCloud {
     fn write(&mut self, frame: &FrameOutput) -> Result<(), ExportError> {
         let map = depth_map(frame, self.file.path())?;
-        let shown = frame.viewport.shown();
-        let voxels = self.voxels.get_or_insert_with(|| VoxelSet::new(two_pixels(map, &shown, &frame.intrinsics)));
-        let points = map.points(&frame.intrinsics, &frame.camera_to_world);
+        let points = self.selection.select(frame, map);
         let mut record = Vec::new();
-        let mut count = 0;
-        let confidence = map.confidence.values();
-        let pixels = map.depth.values().iter().zip(confidence).zip(frame.pixels.values()).zip(points.values());
-        for ((((&depth, &confidence), colour), point), _) in pixels.zip(shown.values()).filter(|(_, shown)| **shown) {
-            let point = [point.x, point.y, point.z];
-            let wanted = depth > 0.0 && confidence >= self.options.min_confidence;
-            if wanted && point.iter().all(|x| x.is_finite()) && voxels.insert(point) {
-                record.extend(point.iter().flat_map(|x| x.to_le_bytes()));
-                record.extend(colour);
-                record.extend(confidence.to_le_bytes());
-                count += 1;
-            }
+        for point in &points {
+            record.extend(point.position.iter().flat_map(|x| x.to_le_bytes()));
+            record.extend(point.colour);
+            record.extend(point.confidence.to_le_bytes());
         }
         self.file.append(&record)?;
-        self.points += count;
+        self.points += points.len() as u64;
         self.frames += 1;
         Ok(())
     }
 
     fn finish(mut self: Box<Self>) -> Result<Summary, ExportError> {
-        let voxels = match self.voxels.as_ref().map(VoxelSet::size) {
-            Some(size) if size > 0.0 => format!(", one per voxel of {size:.3e}"),
-            _ => String::new(),
-        };
-        let note = Some(format!("{} points{voxels}", self.points));
-        let summary = Summary { path: self.file.path().to_path_buf(), frames: self.frames, note };
+        let voxels = self.selection.voxel_size().map(|size| format!(", one per voxel of {size:.3e}"));
+        let note = format!("{} points{}", self.points, voxels.unwrap_or_default());
+        let summary = Summary::of_file(self.file.path(), self.frames, Some(note));
         if self.frames > 0 {
             self.file.overwrite_start(header(self.points).as_bytes())?;
             self.file.commit()?;
@@ -93,16 +58,9 @@ impl Sink for PointCloud {
     }
 }
 
-/// Twice what a pixel spans at the median depth; 0 if that is not known.
-fn two_pixels(map: &DepthMap, shown: &Raster<bool>, intrinsics: &Intrinsics) -> f64 {
-    let mut depths: Vec<f64> = finite(&map.depth, shown).collect();
-    let size = 2.0 * median(&mut depths).unwrap_or(0.0) / intrinsics.fx;
-    if size.is_finite() { size } else { 0.0 }
-}
-
-/// The header for `points` points; of the same length for any number, so that it can be replaced.
+/// The header for `points` points. Its length is the same for any number, because it is replaced at the end.
 fn header(points: u64) -> String {
-    // A comment fills up what the number leaves of the 20 digits that a u64 can have.
+    // A u64 has up to 20 digits. A comment takes up the rest.
     let number = points.to_string();
     format!(
         "ply\n\

@@ -1,8 +1,8 @@
-//! Poses as numbers.
+//! Poses as arrays.
 
 use nalgebra::Isometry3;
 
-/// The rotation as quaternion x y z w, w >= 0: of the two that mean the same, the one that tools write.
+/// The rotation as quaternion x y z w. Of the two equal ones, the one with w >= 0, as most tools write it.
 pub(crate) fn quaternion(pose: &Isometry3<f64>) -> [f64; 4] {
     let q = pose.rotation.quaternion();
     let sign = if q.w < 0.0 { -1.0 } else { 1.0 };

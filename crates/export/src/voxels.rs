@@ -1,34 +1,34 @@
-//! Which voxels of space hold a point.
+//! A set of voxels, for voxel-grid filtering.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-/// The least distance of two different float32 numbers, so of two points: in smaller voxels each is alone.
+/// The smallest distance between two float32 values, so between two points. Smaller voxels hold one point each.
 const LEAST_DISTANCE: f64 = 1.401_298_464_324_817e-45; // 2^-149
 
 /// Voxels along the side of a block.
 const SIDE: f64 = 8.0;
 
-/// Where a block lies: bits of whole float64 numbers, which no size of voxels is too small for.
+/// Position of a block: the bits of integers in float64, which no voxel size overflows.
 type BlockKey = [u64; 3];
 
-/// A set of voxels. They lie in blocks of 8 x 8 x 8, with a bit each, as surfaces fill them (voxel hashing, Nießner et
-/// al. 2013): pixels side by side mostly meet one block, so that few of them need the map.
+/// A set of voxels, stored as hashed blocks of 8 x 8 x 8 bits (voxel hashing, Nießner et al. 2013). Neighbouring pixels
+/// mostly fall into the same block, so few of them need a lookup.
 pub(crate) struct VoxelSet {
     /// Side of a voxel.
     size: f64,
-    /// Numbers of the blocks.
-    numbers: HashMap<BlockKey, usize>,
-    /// A word per layer of each block.
+    /// Index of each block in `blocks`.
+    indices: HashMap<BlockKey, usize>,
+    /// One word per layer of each block.
     blocks: Vec<[u64; SIDE as usize]>,
-    /// The block that was met last, and its number.
+    /// The block of the last point, and its index.
     last: Option<(BlockKey, usize)>,
 }
 
 impl VoxelSet {
-    /// No voxels, of side `size`; 0 (or less, or no number) makes every point a voxel of its own.
+    /// An empty set of voxels of side `size`. With 0 or less, or NaN, every point is new.
     pub(crate) fn new(size: f64) -> Self {
-        Self { size, numbers: HashMap::new(), blocks: Vec::new(), last: None }
+        Self { size, indices: HashMap::new(), blocks: Vec::new(), last: None }
     }
 
     /// Side of a voxel.
@@ -36,7 +36,7 @@ impl VoxelSet {
         self.size
     }
 
-    /// Adds the voxel of a finite `point`; whether it was not there yet.
+    /// Adds the voxel of a finite `point`. Returns whether it is new.
     pub(crate) fn insert(&mut self, point: [f32; 3]) -> bool {
         if self.size.is_nan() || self.size < LEAST_DISTANCE {
             return true;
@@ -45,21 +45,21 @@ impl VoxelSet {
         let block = voxel.map(|x| (x / SIDE).floor());
         let [x, y, z] = [0, 1, 2].map(|axis| (voxel[axis] - SIDE * block[axis]) as usize); // exact, and below SIDE
         let key = block.map(|x| (x + 0.0).to_bits()); // adding 0 makes 0 of -0
-        let number = match self.last {
-            Some((last, number)) if last == key => number,
-            _ => self.number(key),
+        let index = match self.last {
+            Some((last, index)) if last == key => index,
+            _ => self.index(key),
         };
-        self.last = Some((key, number));
-        let layer = &mut self.blocks[number][z];
+        self.last = Some((key, index));
+        let layer = &mut self.blocks[index][z];
         let bit = 1 << (y * SIDE as usize + x);
         let is_new = *layer & bit == 0;
         *layer |= bit;
         is_new
     }
 
-    /// The number of a block, which is made if need be.
-    fn number(&mut self, key: BlockKey) -> usize {
-        match self.numbers.entry(key) {
+    /// The index of a block, which is added if needed.
+    fn index(&mut self, key: BlockKey) -> usize {
+        match self.indices.entry(key) {
             Entry::Occupied(entry) => *entry.get(),
             Entry::Vacant(entry) => {
                 self.blocks.push([0; SIDE as usize]);
@@ -75,7 +75,7 @@ mod tests {
 
     use super::*;
 
-    /// Numbers that wander and jump, of either sign and any size, the same in every run.
+    /// Pseudo-random points of either sign and of different sizes, the same in every run.
     fn points(scale: f64) -> Vec<[f32; 3]> {
         let mut state = 1_u64;
         let mut next = || {

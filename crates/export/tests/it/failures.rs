@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use periplus_export::{
-    DepthMaps, ExportError, JsonFile, JsonLines, NpzFiles, PointCloud, PointCloudOptions, Sink, Trajectory,
+    DepthMaps, ExportError, JsonFile, JsonLines, NpzFiles, PointCloud, PointOptions, Sink, Trajectory,
 };
 use periplus_geometry::FrameOutput;
 
@@ -17,7 +17,7 @@ fn create_all(folder: &Path) -> Vec<Result<Box<dyn Sink>, ExportError>> {
     vec![
         boxed(JsonFile::create(folder)),
         boxed(Trajectory::create(folder)),
-        boxed(PointCloud::create(folder, PointCloudOptions::default())),
+        boxed(PointCloud::create(folder, PointOptions::default())),
         boxed(NpzFiles::create(folder)),
         boxed(DepthMaps::create(folder)),
     ]
@@ -36,17 +36,14 @@ fn a_frame_without_depth_is_refused_by_formats_of_depth() {
         }
         let error = sink.write(&poses).unwrap_err();
         assert!(
-            matches!(&error, ExportError::NoDepth { path, index: 3 } if *path == folder.path().join(name)),
+            matches!(&error, ExportError::NoDepth { place, index: 3 } if Path::new(place) == folder.path().join(name)),
             "{error:?}"
         );
         let sentence = "needs depth, and frame 3 has none: ask the session for more than poses";
         assert_eq!(error.to_string(), format!("{} {sentence}", folder.path().join(name).display()));
         assert_eq!(sink.finish().unwrap().frames, 0, "{name}");
     }
-    assert_eq!(listing(folder.path()), ["depth", "frames.jsonl", "npz", "trajectory.txt"]);
-    for name in ["depth", "npz"] {
-        assert!(listing(folder.path().join(name)).is_empty(), "{name}");
-    }
+    assert_eq!(listing(folder.path()), ["frames.jsonl", "trajectory.txt"], "no empty folders");
 }
 
 #[test]
@@ -68,7 +65,7 @@ fn a_folder_in_place_of_the_file_is_named_before_any_frame() {
     let file = folder.path().join("trajectory.txt");
     fs::create_dir(&file).unwrap();
     let error = Trajectory::create(folder.path()).err().unwrap().to_string();
-    assert_eq!(error, format!("{} cannot be written: there is something that is not a regular file", file.display()));
+    assert_eq!(error, format!("{} cannot be written: it exists and is not a regular file", file.display()));
     assert_eq!(listing(folder.path()), ["trajectory.txt"], "nothing unfinished stays");
 }
 
@@ -80,7 +77,7 @@ fn a_folder_that_comes_while_the_file_is_written_is_named() {
     fs::create_dir(&file).unwrap();
     sink.write(&frame(0)).unwrap();
     let error = Box::new(sink).finish().unwrap_err();
-    assert!(matches!(&error, ExportError::Write { path, .. } if *path == file), "{error:?}");
+    assert!(matches!(&error, ExportError::Write { place, .. } if Path::new(place) == file), "{error:?}");
     assert_eq!(listing(folder.path()), ["trajectory.txt"], "nothing unfinished stays");
 }
 
@@ -95,7 +92,7 @@ fn assert_not_replaced(folder: &Path, put: impl Fn(&Path)) {
     }
     for sink in create_all(folder) {
         let error = sink.err().unwrap().to_string();
-        assert!(error.ends_with(" cannot be written: there is something that is not a regular file"), "{error}");
+        assert!(error.ends_with(" cannot be written: it exists and is not a regular file"), "{error}");
     }
     assert_eq!(listing(folder.join("npz")), ["000000.npz"]);
 }
@@ -136,9 +133,7 @@ fn what_crashed_runs_left_is_removed_and_what_others_write_is_not() {
     }
     assert!(create_all(folder.path()).iter().all(Result::is_ok));
     let left = [
-        "depth",
         "frames.jsonl.4000000002.part",
-        "npz",
         "other.ply.4000000001.part",
         "points.ply.4000000002.part",
         "trajectory.txt..part",
@@ -160,7 +155,7 @@ mod linux {
         // Nobody, root included, makes folders in /proc.
         for sink in create_all(Path::new("/proc/periplus")) {
             let error = sink.err().unwrap();
-            assert!(error.to_string().starts_with("the folder /proc/periplus"), "{error}");
+            assert!(error.to_string().starts_with("cannot create the folder /proc/periplus"), "{error}");
         }
     }
 
@@ -180,7 +175,10 @@ mod linux {
         let files = folder.path().join("npz");
         symlink("/dev/full", files.join(format!("000001.npz.{}.part", std::process::id()))).unwrap();
         let error = sink.write(&frame(1)).unwrap_err();
-        assert!(matches!(&error, ExportError::DiskFull { path } if *path == files.join("000001.npz")), "{error:?}");
+        assert!(
+            matches!(&error, ExportError::DiskFull { place } if Path::new(place) == files.join("000001.npz")),
+            "{error:?}"
+        );
         assert_eq!(listing(&files), ["000000.npz"]);
         assert_eq!(Box::new(sink).finish().unwrap().frames, 1);
     }
@@ -190,7 +188,7 @@ mod linux {
     #[ignore = "runs out of room only under the limit that another test sets"]
     fn fill_the_room() {
         let folder = std::env::var_os("PERIPLUS_TEST_FOLDER").unwrap();
-        let every_point = PointCloudOptions { min_confidence: 1.0, voxel_size: Some(0.0) };
+        let every_point = PointOptions { min_confidence: 1.0, voxel_size: Some(0.0) };
         let sinks: [Box<dyn Sink>; 3] = [
             Box::new(JsonFile::create(folder.as_ref()).unwrap()),
             Box::new(Trajectory::create(folder.as_ref()).unwrap()),

@@ -4,8 +4,10 @@
 
 mod depth_maps;
 mod failures;
+mod folder;
 mod json;
 mod npz;
+mod overview;
 mod point_cloud;
 mod rerun;
 mod trajectory;

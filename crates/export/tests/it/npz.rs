@@ -25,7 +25,7 @@ fn names(file: &Path) -> Vec<String> {
 fn every_frame_has_its_arrays() {
     let folder = tempfile::tempdir().unwrap();
     let summary = export(NpzFiles::create(folder.path()), [frame(0), frame(7)]);
-    assert_eq!((summary.frames, summary.path), (2, folder.path().join("npz")));
+    assert_eq!((summary.frames, summary.place), (2, folder.path().join("npz").display().to_string()));
     assert_eq!(listing(folder.path().join("npz")), ["000000.npz", "000007.npz"]);
     let file = folder.path().join("npz/000007.npz");
     assert_eq!(

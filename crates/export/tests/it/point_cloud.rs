@@ -1,7 +1,7 @@
 use std::fs;
 use std::path::Path;
 
-use periplus_export::{PointCloud, PointCloudOptions};
+use periplus_export::{PointCloud, PointOptions};
 use periplus_geometry::FrameOutput;
 
 use crate::{export, frame, padded, unsure, with_depth};
@@ -28,13 +28,13 @@ fn read(folder: &Path) -> Vec<Vertex> {
         .collect()
 }
 
-fn cloud(options: PointCloudOptions, frames: impl IntoIterator<Item = FrameOutput>) -> (Vec<Vertex>, String) {
+fn cloud(options: PointOptions, frames: impl IntoIterator<Item = FrameOutput>) -> (Vec<Vertex>, String) {
     let folder = tempfile::tempdir().unwrap();
     let summary = export(PointCloud::create(folder.path(), options), frames);
     (read(folder.path()), summary.note.unwrap())
 }
 
-const EVERY_POINT: PointCloudOptions = PointCloudOptions { min_confidence: 1.0, voxel_size: Some(0.0) };
+const EVERY_POINT: PointOptions = PointOptions { min_confidence: 1.0, voxel_size: Some(0.0) };
 
 #[test]
 fn points_have_place_colour_and_confidence() {
@@ -49,13 +49,23 @@ fn points_have_place_colour_and_confidence() {
 
 #[test]
 fn unsure_broken_and_impossible_points_are_left_out() {
-    let (vertices, _) = cloud(PointCloudOptions { min_confidence: 1.5, ..EVERY_POINT }, [frame(0)]);
+    let (vertices, _) = cloud(PointOptions { min_confidence: 1.5, ..EVERY_POINT }, [frame(0)]);
     assert_eq!(vertices.iter().map(|v| v.1[0]).collect::<Vec<_>>(), [2, 3, 4, 5]);
     let (vertices, _) = cloud(EVERY_POINT, [with_depth(0, [f32::NAN, f32::INFINITY, -1.0, 0.0, 5.0, f32::MAX])]);
     assert_eq!(vertices.iter().map(|v| v.1[0]).collect::<Vec<_>>(), [4, 5]);
     let mut nowhere = frame(1);
     nowhere.camera_to_world.translation.x = f64::NAN;
     assert_eq!(cloud(EVERY_POINT, [unsure(frame(0)), nowhere]).0, []);
+    // A field of view of 0.
+    for focal_length in [f64::INFINITY, f64::NAN] {
+        let mut blind = frame(0);
+        blind.intrinsics.fx = focal_length;
+        assert_eq!(cloud(EVERY_POINT, [blind]).0, []);
+    }
+    let mut certain = frame(0);
+    let map = certain.depth_map.as_mut().unwrap();
+    map.confidence = map.confidence.map_pixels(|_, _, _| f32::INFINITY);
+    assert_eq!(cloud(EVERY_POINT, [certain]).0, []);
 }
 
 #[test]
@@ -63,13 +73,13 @@ fn bars_beside_a_padded_picture_are_no_points() {
     let (vertices, _) = cloud(EVERY_POINT, [padded(frame(0))]);
     assert_eq!(vertices.iter().map(|v| v.1[0]).collect::<Vec<_>>(), [0, 1, 3, 4]);
     // The median of 1, 2, 4 and 5 is 3, and fx = 2.
-    let automatic = PointCloudOptions { voxel_size: None, ..EVERY_POINT };
+    let automatic = PointOptions { voxel_size: None, ..EVERY_POINT };
     assert!(cloud(automatic, [padded(frame(0))]).1.ends_with("one per voxel of 3.000e0"));
 }
 
 #[test]
 fn a_voxel_keeps_its_first_point() {
-    let sized = |size| PointCloudOptions { voxel_size: Some(size), ..EVERY_POINT };
+    let sized = |size| PointOptions { voxel_size: Some(size), ..EVERY_POINT };
     assert_eq!(cloud(sized(100.0), [frame(0), frame(1)]).0.len(), 1);
     assert!([-1.0, f64::NAN].iter().all(|&size| cloud(sized(size), [frame(0), frame(1)]).0.len() == 12));
     let mut lower = frame(0);
@@ -85,7 +95,7 @@ fn a_voxel_keeps_its_first_point() {
 
 #[test]
 fn voxels_may_be_of_any_size() {
-    let sized = |size| PointCloudOptions { voxel_size: Some(size), ..EVERY_POINT };
+    let sized = |size| PointOptions { voxel_size: Some(size), ..EVERY_POINT };
     for size in [1e-12, 1e-30, 1.5e-45, f64::MIN_POSITIVE] {
         // Far away and all apart.
         let far = with_depth(0, [1e10, 2e10, 3e10, 4e10, 5e10, 6e10]);
@@ -97,7 +107,7 @@ fn voxels_may_be_of_any_size() {
 #[test]
 fn voxels_are_two_pixels_wide_unless_said_otherwise() {
     // Median depth 3.5 and fx = 2.
-    let automatic = PointCloudOptions { voxel_size: None, ..EVERY_POINT };
+    let automatic = PointOptions { voxel_size: None, ..EVERY_POINT };
     assert!(cloud(automatic, [frame(0)]).1.ends_with("one per voxel of 3.500e0"));
     let mut blind = frame(0);
     blind.intrinsics.fx = 0.0;

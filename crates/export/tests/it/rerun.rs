@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use periplus_export::{DepthMaps, ExportError, JsonFile, NpzFiles, PointCloud, PointCloudOptions, Sink, Trajectory};
+use periplus_export::{DepthMaps, ExportError, JsonFile, NpzFiles, PointCloud, PointOptions, Sink, Trajectory};
 
 use crate::{export, frame, listing};
 
@@ -11,7 +11,7 @@ fn sinks(folder: &Path) -> Vec<Box<dyn Sink>> {
     vec![
         Box::new(JsonFile::create(folder).unwrap()),
         Box::new(Trajectory::create(folder).unwrap()),
-        Box::new(PointCloud::create(folder, PointCloudOptions::default()).unwrap()),
+        Box::new(PointCloud::create(folder, PointOptions::default()).unwrap()),
         Box::new(NpzFiles::create(folder).unwrap()),
         Box::new(DepthMaps::create(folder).unwrap()),
     ]
@@ -60,7 +60,7 @@ fn a_sink_that_is_dropped_leaves_no_unfinished_file() {
         sink.write(&frame(0)).unwrap();
     }
     drop(open);
-    assert_eq!(listing(folder.path()), ["depth", "npz"]);
+    assert_eq!(listing(folder.path()), ["depth", "npz"], "the files of single frames stay");
 }
 
 #[test]
@@ -86,8 +86,10 @@ fn numbered_files_of_the_user_are_left_alone() {
         fs::write(pictures.join(name), "mine").unwrap();
     }
     let error = DepthMaps::create(folder.path()).err().unwrap();
-    assert!(matches!(&error, ExportError::NotOurs { path } if *path == pictures), "{error:?}");
-    assert!(error.to_string().ends_with("depth holds files that are not from an earlier run: choose another --out"));
+    assert!(matches!(&error, ExportError::NotOurs { place } if Path::new(place) == pictures), "{error:?}");
+    assert!(
+        error.to_string().ends_with("depth holds files that are not from an earlier run: choose another output folder")
+    );
     assert_eq!(listing(&pictures), ["000000.png", "000001.png", "scale.json"]);
     assert!(listing(&pictures).iter().all(|name| fs::read_to_string(pictures.join(name)).unwrap() == "mine"));
     assert!(!pictures.join(".periplus").exists());

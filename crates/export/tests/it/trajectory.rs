@@ -1,6 +1,7 @@
 use std::fs;
 
-use periplus_export::Trajectory;
+use nalgebra::Isometry3;
+use periplus_export::{Revision, Sink, Trajectory};
 use periplus_geometry::FrameOutput;
 
 use crate::{export, frame};
@@ -41,4 +42,24 @@ fn a_pose_that_is_not_finite_has_no_line() {
     let rows = rows(&fs::read_to_string(folder.path().join("trajectory.txt")).unwrap());
     assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), [0.0, 0.5]);
     assert_eq!(summary.frames, 2);
+}
+
+#[test]
+fn revised_poses_are_written_at_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut sink = Trajectory::create(folder.path()).unwrap();
+    let mut lost = frame(1);
+    lost.camera_to_world.translation.z = f64::NAN;
+    for frame in [frame(0), lost, frame(2)] {
+        sink.write(&frame).unwrap();
+    }
+    let moved = |index, x| Revision { index, camera_to_world: Isometry3::translation(x, 0.0, 0.0), scale: 2.0 };
+    sink.revise(&[moved(1, 7.0), moved(2, 8.0)]).unwrap();
+    sink.revise(&[moved(2, 9.0)]).unwrap();
+    assert_eq!(Box::new(sink).finish().unwrap().frames, 3);
+    let text = fs::read_to_string(folder.path().join("trajectory.txt")).unwrap();
+    assert!(text.starts_with("# timestamp tx"));
+    let rows = rows(&text);
+    assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), [0.0, 0.25, 0.5]);
+    assert_eq!(rows.iter().map(|row| row[1]).collect::<Vec<_>>(), [0.5, 7.0, 9.0], "the last revision counts");
 }
