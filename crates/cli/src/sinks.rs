@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use periplus::export::{
-    DepthMaps, ExportError, JsonFile, JsonLines, NpzFiles, OutputFolder, Overview, PointCloud, PointOptions, Sink,
-    Trajectory,
+    Colmap, DepthMaps, ExportError, JsonFile, JsonLines, KittiPoses, NpzFiles, OutputFolder, Overview, PointCloud,
+    PointOptions, Sink, Trajectory,
 };
 use periplus::{FrameOutput, Outputs};
 
@@ -22,7 +22,8 @@ pub(crate) struct SinkOptions {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// What to write there: npz (all outputs, one file per frame), tum (trajectory), depth (16-bit PNG), ply (point
-    /// cloud), jsonl (one JSON object per frame), overview (one picture of the run)
+    /// cloud), colmap (model with original intrinsics), kitti (trajectory), jsonl (one JSON object per frame), overview
+    /// (one picture of the run)
     #[arg(
         long,
         value_name = "FORMATS",
@@ -55,6 +56,8 @@ enum Format {
     Tum,
     Depth,
     Ply,
+    Colmap,
+    Kitti,
     Jsonl,
     Overview,
 }
@@ -114,8 +117,8 @@ impl Format {
     /// Which outputs of a frame it needs.
     fn outputs(self) -> Outputs {
         match self {
-            Self::Tum => Outputs::Poses,
-            Self::Depth | Self::Ply | Self::Jsonl | Self::Overview => Outputs::Depth,
+            Self::Tum | Self::Kitti => Outputs::Poses,
+            Self::Depth | Self::Ply | Self::Colmap | Self::Jsonl | Self::Overview => Outputs::Depth,
             Self::Npz => Outputs::All,
         }
     }
@@ -136,6 +139,8 @@ impl SinkOptions {
                 Format::Tum => folder.add(Trajectory::create(out)?),
                 Format::Depth => folder.add(DepthMaps::create(out)?),
                 Format::Ply => folder.add(PointCloud::create(out, points)?),
+                Format::Colmap => folder.add(Colmap::create(out, points)?),
+                Format::Kitti => folder.add(KittiPoses::create(out)?),
                 Format::Jsonl => folder.add(JsonFile::create(out)?),
                 Format::Overview => folder.add(Overview::create(out)?),
             }

@@ -6,6 +6,8 @@
 //! | [`JsonFile`] | `frames.jsonl` | scripts |
 //! | [`NpzFiles`] | `npz/000000.npz` | NumPy: everything, in full precision |
 //! | [`Trajectory`] | `trajectory.txt` | SLAM tools (TUM format) |
+//! | [`KittiPoses`] | `poses_kitti.txt` | SLAM tools (KITTI format) |
+//! | [`Colmap`] | `colmap/sparse/0` | COLMAP, nerfstudio, splat trainers |
 //! | [`DepthMaps`] | `depth/000000.png`, `depth/scale.json` | viewers and RGB-D tools (16-bit PNG) |
 //! | [`PointCloud`] | `points.ply` | point cloud viewers |
 //! | [`Overview`] | `overview.png` | people: one picture of the run |
@@ -25,10 +27,12 @@
 //!
 //! Poses are camera-to-world with OpenCV axes. Lengths are in the unit of the stream.
 
+mod colmap;
 mod depth_maps;
 mod error;
 mod folder;
 mod json;
+mod kitti;
 mod npz;
 mod numbered;
 mod overview;
@@ -40,10 +44,12 @@ mod sink;
 mod trajectory;
 mod voxels;
 
+pub use colmap::Colmap;
 pub use depth_maps::DepthMaps;
 pub use error::ExportError;
 pub use folder::OutputFolder;
 pub use json::{JsonFile, JsonLines};
+pub use kitti::KittiPoses;
 pub use npz::NpzFiles;
 pub use overview::Overview;
 pub use point_cloud::PointCloud;

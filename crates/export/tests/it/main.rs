@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "outside of #[test] functions, but still tests")]
 
+mod colmap;
 mod depth_maps;
 mod failures;
 mod folder;
 mod json;
+mod kitti;
 mod npz;
 mod overview;
 mod point_cloud;
