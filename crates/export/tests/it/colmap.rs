@@ -1,5 +1,7 @@
 //! A COLMAP model, read back as text and binary and projected as COLMAP projects.
 
+#![allow(clippy::float_cmp, reason = "identifiers, and values that are read back exactly")]
+
 use std::fs;
 use std::path::Path;
 
