@@ -46,15 +46,26 @@ pub enum PictureError {
     /// Contents of no format that is known here.
     #[error("the contents are no picture that can be read here (JPEG, PNG, WebP, BMP or TIFF)")]
     UnknownFormat,
+    /// A file of another kind, whatever its name says.
+    #[error("the file is {kind}: {advice}")]
+    OtherKind {
+        /// What it is.
+        kind: &'static str,
+        /// What to do.
+        advice: &'static str,
+    },
     /// A known format in a variety that is not read.
     #[error("this kind of picture is not supported, convert it to 8-bit PNG or JPEG: {0}")]
     Unsupported(String),
     /// The decoder gave up.
     #[error("the picture cannot be decoded, the file is damaged or cut short: {0}")]
     Damaged(#[source] image::ImageError),
-    /// A JPEG without its end, which decoders would fill with gray.
-    #[error("the picture is cut short: the JPEG ends before its end-of-image marker")]
+    /// A JPEG without its end, which decoders would fill with one colour.
+    #[error("the picture is cut short: the JPEG ends before all of its data")]
     CutShort,
+    /// A TIFF that lacks some of its data.
+    #[error("the picture is damaged or cut short: the TIFF lacks some of its data")]
+    CutShortTiff,
     /// More pixels than are decoded.
     #[error(
         "the picture is {width} x {height} pixels, {} MiB when decoded, over the limit of {} MiB: scale it down first",

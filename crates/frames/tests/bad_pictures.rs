@@ -22,7 +22,8 @@ fn what_is_no_picture() {
     assert!(matches!(decode(b"just some text, named .png").unwrap_err(), PictureError::UnknownFormat));
     for signature in [&b"\xFF\xD8\xFF"[..], b"\x89PNG\r\n\x1a\n", b"BM", b"II*\0", b"RIFF\0\0\0\0WEBP"] {
         let error = decode(signature).unwrap_err();
-        assert!(matches!(error, PictureError::Damaged(_) | PictureError::CutShort), "{error:?}");
+        let message = error.to_string();
+        assert!(message.contains("damaged or cut short") || message.contains("is cut short"), "{message}");
     }
 }
 
@@ -33,7 +34,7 @@ fn pictures_cut_short() {
         assert!(matches!(error, PictureError::Damaged(_)), "{name}: {error:?}");
         assert!(error.to_string().contains("damaged or cut short"), "{error}");
     }
-    assert!(matches!(decode(&half("kinds/rgb.tif")).unwrap_err(), PictureError::Damaged(_)));
+    assert!(decode(&half("kinds/rgb.tif")).unwrap_err().to_string().contains("damaged or cut short"));
 }
 
 /// The decoder would fill the missing part with gray and say nothing.
@@ -76,10 +77,10 @@ fn a_picture_too_large_to_decode() {
 
 #[test]
 fn kinds_that_are_not_read() {
-    for name in ["float.tif", "gray-alpha.tif", "palette.tif", "rgb.gif"] {
-        let error = decode(&data(name)).unwrap_err();
-        assert!(matches!(error, PictureError::Unsupported(_)), "{name}: {error:?}");
-    }
+    let error = decode(&data("float.tif")).unwrap_err();
+    assert!(error.to_string().ends_with("samples are floating-point numbers"), "{error}");
+    let error = decode(&data("rgb.gif")).unwrap_err();
+    assert_eq!(error.to_string(), "the file is a GIF picture: convert it to JPEG or PNG");
 }
 
 #[test]

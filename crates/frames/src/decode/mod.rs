@@ -1,12 +1,20 @@
-//! From the contents of a picture file to upright 8-bit RGB.
+//! Decoding picture files: from the contents of a file to upright 8-bit RGB.
+
+mod jpeg;
+mod kind;
+mod orientation;
+mod tiff;
 
 use std::io::Cursor;
 
+use image::error::{UnsupportedError, UnsupportedErrorKind};
 use image::metadata::Orientation;
-use image::{ColorType, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits};
+use image::{ColorType, ExtendedColorType, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits};
 use periplus_geometry::Raster;
 
 use crate::PictureError;
+
+use jpeg::Decoding;
 
 /// The most that a decoded picture may take: 178 956 970 pixels of 8-bit RGB, which is where Pillow, too, takes a
 /// picture for an attack. It bounds the memory of each thread that decodes.
@@ -25,67 +33,120 @@ pub fn decode(contents: &[u8]) -> Result<Raster<[u8; 3]>, PictureError> {
     if contents.is_empty() {
         return Err(PictureError::Empty);
     }
-    let format = image::guess_format(contents).map_err(|_| PictureError::UnknownFormat)?;
-    if format == ImageFormat::Jpeg && !jpeg_is_whole(contents) {
-        return Err(PictureError::CutShort);
+    let format = guess_format(contents)?;
+    let upright = |(rgb, width, height)| upright(rgb, width, height, orientation::orientation(contents, format));
+    match format {
+        ImageFormat::Jpeg => {
+            if !jpeg::is_whole(contents) {
+                return Err(PictureError::CutShort);
+            }
+            let decoded = match jpeg::examine(contents)? {
+                Decoding::Usual(contents) => decode_as(&contents, format)?,
+                Decoding::Unusual(contents) => {
+                    check_size(&contents, format)?;
+                    jpeg::decode_unusual(&contents)?
+                }
+            };
+            // Decoders fill what is missing of a scan with one colour, also where an end marker follows.
+            if ends_in_one_colour(&decoded) && !jpeg::scan_is_complete(contents) {
+                return Err(PictureError::CutShort);
+            }
+            Ok(upright(decoded))
+        }
+        ImageFormat::Tiff => match tiff::decode(contents)? {
+            Some(decoded) => Ok(upright(decoded)),
+            None => Ok(upright(decode_as(contents, format)?)),
+        },
+        _ => Ok(upright(decode_as(contents, format)?)),
     }
+}
+
+/// Pixels row by row, width and height.
+type Decoded = (Vec<[u8; 3]>, usize, usize);
+
+fn guess_format(contents: &[u8]) -> Result<ImageFormat, PictureError> {
+    // BigTIFF, which the `image` crate reads and does not recognise.
+    if contents.starts_with(b"II\x2b\0") || contents.starts_with(b"MM\0\x2b") {
+        return Ok(ImageFormat::Tiff);
+    }
+    match image::guess_format(contents) {
+        Ok(
+            format @ (ImageFormat::Jpeg | ImageFormat::Png | ImageFormat::WebP | ImageFormat::Bmp | ImageFormat::Tiff),
+        ) => Ok(format),
+        _ => Err(match kind::other_kind(contents) {
+            Some((kind, advice)) => PictureError::OtherKind { kind, advice },
+            None => PictureError::UnknownFormat,
+        }),
+    }
+}
+
+/// The decoder of the `image` crate, with its limits.
+fn decoder(contents: &[u8], format: ImageFormat) -> Result<impl ImageDecoder + '_, PictureError> {
     let mut reader = ImageReader::with_format(Cursor::new(contents), format);
     let mut limits = Limits::default();
-    // What a decoder needs besides the picture itself (a second copy at most) is bounded too.
+    // A decoder may need a second copy of the picture.
     limits.max_alloc = Some(2 * MAX_PICTURE_BYTES);
     reader.limits(limits);
-    let mut decoder = reader.into_decoder().map_err(picture_error)?;
+    reader.into_decoder().map_err(picture_error)
+}
 
+fn check_size(contents: &[u8], format: ImageFormat) -> Result<(), PictureError> {
+    let decoder = decoder(contents, format)?;
+    let (width, height) = decoder.dimensions();
+    check_bytes(width, height, decoder.color_type().bytes_per_pixel())
+}
+
+/// Checks the bytes that a picture takes when it is decoded.
+fn check_bytes(width: u32, height: u32, bytes_per_pixel: u8) -> Result<(), PictureError> {
+    let pixels = u64::from(width) * u64::from(height);
+    let bytes = pixels.saturating_mul(u64::from(bytes_per_pixel.max(3)));
+    if bytes > MAX_PICTURE_BYTES { Err(PictureError::TooLarge { width, height, bytes }) } else { Ok(()) }
+}
+
+/// Decodes by the `image` crate.
+fn decode_as(contents: &[u8], format: ImageFormat) -> Result<Decoded, PictureError> {
+    let decoder = decoder(contents, format)?;
     let (width, height) = decoder.dimensions();
     let color = decoder.color_type();
-    let pixels = u64::from(width) * u64::from(height);
-    let bytes = pixels.saturating_mul(u64::from(color.bytes_per_pixel().max(3)));
-    if bytes > MAX_PICTURE_BYTES {
-        return Err(PictureError::TooLarge { width, height, bytes });
-    }
-    // A damaged EXIF block is no reason to refuse the picture.
-    let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
-
-    let mut rgb;
-    if color == ColorType::Rgb8 {
-        rgb = vec![[0; 3]; pixels as usize];
+    check_bytes(width, height, color.bytes_per_pixel())?;
+    let rgb = if color == ColorType::Rgb8 {
+        let mut rgb = vec![[0; 3]; width as usize * height as usize];
         decoder.read_image(rgb.as_flattened_mut()).map_err(picture_error)?;
+        rgb
     } else {
         let mut samples = vec![0; decoder.total_bytes() as usize];
         decoder.read_image(&mut samples).map_err(picture_error)?;
-        rgb = to_rgb(samples, color, has_alpha_channel(contents, format))?;
-    }
-    Ok(upright(rgb, width as usize, height as usize, orientation))
+        to_rgb(samples, color, has_alpha_channel(contents, format))?
+    };
+    Ok((rgb, width as usize, height as usize))
+}
+
+/// Whether the last 8 x 8 pixels are all the same.
+fn ends_in_one_colour((rgb, width, height): &Decoded) -> bool {
+    let (Some(last), columns, rows) = (rgb.last(), (*width).min(8), (*height).min(8)) else { return false };
+    rgb.rchunks(*width).take(rows).all(|row| row[width - columns..].iter().all(|pixel| pixel == last))
 }
 
 fn picture_error(error: ImageError) -> PictureError {
     match error {
-        ImageError::Unsupported(what) => PictureError::Unsupported(what.to_string()),
+        ImageError::Unsupported(what) => PictureError::Unsupported(plain(&what)),
         other => PictureError::Damaged(other),
     }
 }
 
-/// Whether a JPEG goes on to its end-of-image marker. The decoder fills what is missing with gray.
-fn jpeg_is_whole(contents: &[u8]) -> bool {
-    let mut rest = contents.get(2..).unwrap_or_default();
-    while let Some(marker) = rest.iter().position(|&byte| byte == 0xFF) {
-        rest = &rest[marker + 1..];
-        match rest.first() {
-            Some(0xD9) => return true,
-            // Fill bytes, stuffed bytes and restart markers have no length behind them.
-            Some(0xFF) => {}
-            Some(0x00 | 0x01 | 0xD0..=0xD7) => rest = &rest[1..],
-            Some(_) => match rest.get(1..3) {
-                Some(&[high, low]) => {
-                    let length = usize::from(u16::from_be_bytes([high, low]));
-                    rest = rest.get(1 + length..).unwrap_or_default();
-                }
-                _ => return false,
-            },
-            None => return false,
-        }
+/// What is not supported, without the names of Rust types that decoders put into their messages.
+fn plain(what: &UnsupportedError) -> String {
+    match what.kind() {
+        UnsupportedErrorKind::Color(color) => format!("{} bits per pixel", bits_per_pixel(color)),
+        _ => "an unusual variety of the format".into(),
     }
-    false
+}
+
+fn bits_per_pixel(color: ExtendedColorType) -> u16 {
+    match color {
+        ExtendedColorType::Unknown(bits) => u16::from(bits),
+        other => other.bits_per_pixel(),
+    }
 }
 
 /// Whether transparency comes as a channel of the file. In a PNG it may also come as a transparent colour, which
@@ -138,7 +199,7 @@ fn divided_by_255(value: u32) -> u8 {
 }
 
 /// The picture turned and mirrored as its EXIF orientation asks.
-#[allow(clippy::expect_used)]
+#[allow(clippy::expect_used)] // an invariant, see at its end
 fn upright(pixels: Vec<[u8; 3]>, width: usize, height: usize, orientation: Orientation) -> Raster<[u8; 3]> {
     use Orientation as O;
     let sideways = matches!(orientation, O::Rotate90 | O::Rotate270 | O::Rotate90FlipH | O::Rotate270FlipH);
