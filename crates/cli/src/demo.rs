@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use periplus::checkpoint::CheckpointError;
 use periplus::frames::{FolderOptions, FrameCause, FrameError, Preprocess, Source, decode};
+use periplus::geometry::Timestamp;
 use periplus::geometry::nalgebra::Point3;
 use periplus::{Frame, Weights};
 
@@ -50,10 +51,11 @@ pub(crate) static CLIP: &[Picture] = clip!(
 );
 
 /// Where the camera truly was, in metres, and when: one line of [`TRAJECTORY`] per frame.
-pub(crate) fn truth() -> impl Iterator<Item = (f64, Point3<f64>)> {
+pub(crate) fn truth() -> impl Iterator<Item = (Timestamp, Point3<f64>)> {
     TRAJECTORY.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
-        let mut numbers = line.split_whitespace().map_while(|word| word.parse().ok());
-        Some((numbers.next()?, Point3::new(numbers.next()?, numbers.next()?, numbers.next()?)))
+        let (time, rest) = line.split_once(' ')?;
+        let mut numbers = rest.split_whitespace().map_while(|word| word.parse().ok());
+        Some((Timestamp::parse(time)?, Point3::new(numbers.next()?, numbers.next()?, numbers.next()?)))
     })
 }
 
@@ -64,7 +66,7 @@ pub(crate) fn weights(config: Option<&Path>) -> Result<Weights, CheckpointError>
 
 /// The bundled clip as a source.
 pub(crate) struct DemoClip {
-    rest: std::vec::IntoIter<(usize, f64, &'static Picture)>,
+    rest: std::vec::IntoIter<(usize, Timestamp, &'static Picture)>,
     total: usize,
     preprocess: Preprocess,
 }
@@ -125,7 +127,7 @@ mod tests {
         let frames = clip.collect::<Result<Vec<_>, _>>().unwrap();
         assert_eq!(frames.len(), 48);
         assert!(frames.iter().all(|frame| frame.viewport.network == [224, 168]));
-        assert_eq!(frames[30].timestamp, Some(1.0));
+        assert_eq!(frames[30].timestamp.unwrap().to_string(), "1");
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod writer;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::{panic, thread};
 
 use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
 use clap::{Parser, Subcommand};
@@ -43,10 +44,21 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    quiet_decoders();
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
+}
+
+/// A decoder that panics makes its frame an error, which is reported as any other. The panic itself is not printed.
+fn quiet_decoders() {
+    let default = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        if thread::current().name() != Some(periplus::frames::READ_AHEAD_THREAD) {
+            default(panic);
+        }
+    }));
 }
 
 fn run() -> Result<(), Failure> {

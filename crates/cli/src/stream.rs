@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use periplus::checkpoint::FloatType;
 use periplus::device::main_memory_holds;
-use periplus::frames::{FolderOptions, FolderSource, OnBadFrame, Preprocess, Resize, Source};
+use periplus::frames::{FolderOptions, FolderSource, OnBadFrame, Order, Preprocess, Resize, Source, globset};
 use periplus::{
     Config, Device, Engine, Frame, FrameOutput, Keyframes, Outputs, Raster, Session, SessionConfig, keyframe_interval,
 };
@@ -17,7 +17,8 @@ use crate::failure::Failure;
 use crate::interruption::Interruption;
 use crate::judge::Judge;
 use crate::options::{
-    ComputeOptions, StreamOptions, WeightsOptions, at_least_one, from_zero, is_demo, open_weights, pixels, place,
+    ComputeOptions, StreamOptions, WeightsOptions, at_least_one, from_zero, is_demo, measure, open_weights, pixels,
+    place,
 };
 use crate::progress::{Progress, show_loading};
 use crate::sinks::{SinkOptions, Sinks};
@@ -59,6 +60,15 @@ struct ClipOptions {
     /// Fit the width and crop what is too high, or fit the longer side and pad to a square
     #[arg(long, value_enum, default_value = "crop")]
     resize: Fit,
+    /// Take only pictures whose names fit a pattern, such as '*.color.png'
+    #[arg(long, value_name = "PATTERN", value_parser = globset::Glob::new)]
+    glob: Option<globset::Glob>,
+    /// Order of the names [default: time if all end in a number with a fraction, else natural]
+    #[arg(long, value_name = "ORDER", value_enum)]
+    order: Option<NameOrder>,
+    /// Frames per second, for timestamps [default: the times in the names, if they are times]
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    fps: Option<f64>,
     /// Take every N-th picture
     #[arg(long, value_name = "N", default_value = "1", value_parser = at_least_one)]
     stride: NonZeroUsize,
@@ -77,6 +87,20 @@ struct ClipOptions {
 enum Fit {
     Crop,
     Pad,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum NameOrder {
+    /// Runs of digits count as whole numbers
+    Natural,
+    /// Byte by byte
+    Name,
+    /// Numbers count as decimals
+    Time,
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    measure(text).ok().filter(|rate| *rate > 0.0).ok_or_else(|| "give a number above 0".into())
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -293,6 +317,13 @@ impl ClipOptions {
 
     fn open(&self, folder: Option<&Path>, preprocess: Preprocess) -> Result<Box<dyn Source>, Failure> {
         let options = FolderOptions {
+            glob: self.glob.clone(),
+            order: self.order.map(|order| match order {
+                NameOrder::Natural => Order::Natural,
+                NameOrder::Name => Order::Name,
+                NameOrder::Time => Order::Time,
+            }),
+            frames_per_second: self.fps,
             skip: self.skip,
             stride: self.stride,
             first: self.first,
@@ -302,7 +333,13 @@ impl ClipOptions {
             },
         };
         Ok(match folder {
-            Some(folder) => Box::new(FolderSource::open(folder, &options, preprocess)?),
+            Some(folder) => {
+                let source = FolderSource::open(folder, &options, preprocess)?;
+                for warning in source.warnings() {
+                    console::line(&format!("warning: {warning}"));
+                }
+                Box::new(source)
+            }
             None => Box::new(DemoClip::open(&options, preprocess)?),
         })
     }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use periplus_geometry::{FrameOutput, Intrinsics, median};
+use periplus_geometry::{FrameOutput, Intrinsics, Timestamp, median};
 use serde::Serialize;
 
 use crate::pending::PendingFile;
@@ -129,7 +129,7 @@ fn line(frame: &FrameOutput) -> io::Result<Vec<u8>> {
         index: frame.index,
         number: frame.number,
         name: frame.name.as_deref(),
-        timestamp: frame.timestamp,
+        timestamp: frame.timestamp.map(Timestamp::seconds),
         keyframe: frame.keyframe,
         camera_to_world: matrix_rows(pose),
         quaternion: quaternion(pose),

@@ -14,7 +14,7 @@ const HEADER: &[u8] = b"# timestamp tx ty tz qx qy qz qw (camera to world; x rig
 
 /// `trajectory.txt`: a line `timestamp tx ty tz qx qy qz qw` per frame, camera to world, in the unit of the stream.
 ///
-/// The timestamp is in seconds. A frame without a finite timestamp has its number in the clip instead; frames that were
+/// The timestamp is in seconds. A frame without a timestamp has its number in the clip instead; frames that were
 /// left out are counted, so the numbers still match a ground truth. The quaternion has unit length and `qw >= 0`. Values
 /// have all digits that are needed to read them back exactly. A pose that is not finite has no line, because readers of
 /// the format do not expect one. Revised poses are written when the file is finished.
@@ -22,7 +22,7 @@ pub struct Trajectory {
     file: PendingFile,
     poses: usize,
     /// Index and timestamp of the frame of each line, and its pose.
-    lines: Vec<(usize, f64, Isometry3<f64>)>,
+    lines: Vec<(usize, String, Isometry3<f64>)>,
     revised: HashMap<usize, Isometry3<f64>>,
 }
 
@@ -40,8 +40,8 @@ impl Trajectory {
 
 impl Sink for Trajectory {
     fn write(&mut self, frame: &FrameOutput) -> Result<(), ExportError> {
-        let timestamp = frame.timestamp.filter(|time| time.is_finite()).unwrap_or(frame.number as f64);
-        if let Some(line) = line(timestamp, &frame.camera_to_world) {
+        let timestamp = frame.timestamp.map_or_else(|| frame.number.to_string(), |time| time.to_string());
+        if let Some(line) = line(&timestamp, &frame.camera_to_world) {
             self.file.append(line.as_bytes())?;
             self.poses += 1;
         }
@@ -58,7 +58,7 @@ impl Sink for Trajectory {
         if !self.revised.is_empty() {
             let pose = |index, pose| *self.revised.get(index).unwrap_or(pose);
             let lines =
-                self.lines.iter().filter_map(|(index, timestamp, written)| line(*timestamp, &pose(index, written)));
+                self.lines.iter().filter_map(|(index, timestamp, written)| line(timestamp, &pose(index, written)));
             let lines: Vec<String> = lines.collect();
             self.poses = lines.len();
             self.file.replace(&[HEADER, lines.concat().as_bytes()].concat())?;
@@ -72,7 +72,7 @@ impl Sink for Trajectory {
 }
 
 /// The line of a pose, `None` if the pose is not finite.
-fn line(timestamp: f64, pose: &Isometry3<f64>) -> Option<String> {
+fn line(timestamp: &str, pose: &Isometry3<f64>) -> Option<String> {
     let ([tx, ty, tz], [qx, qy, qz, qw]) = (pose.translation.vector.into(), quaternion(pose));
     let finite = [tx, ty, tz, qx, qy, qz, qw].into_iter().all(f64::is_finite);
     finite.then(|| format!("{timestamp} {tx} {ty} {tz} {qx} {qy} {qz} {qw}\n"))

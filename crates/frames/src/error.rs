@@ -1,5 +1,6 @@
 //! What can go wrong on the way from a file to a frame.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 
@@ -148,6 +149,16 @@ pub struct FrameError {
     pub cause: FrameCause,
 }
 
+/// Pictures of other kinds that a folder holds.
+fn found(others: &BTreeMap<String, usize>) -> String {
+    let kinds: Vec<_> = others.iter().map(|(kind, count)| format!("{count} .{kind}")).collect();
+    if kinds.is_empty() {
+        String::new()
+    } else {
+        format!(", only {}, to be converted to JPEG or PNG first", kinds.join(", "))
+    }
+}
+
 /// A folder that is no clip.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -166,13 +177,19 @@ pub enum FolderError {
         /// What the system said.
         source: io::Error,
     },
-    /// No file in it has the extension of a picture.
+    /// No file in it has the extension of a picture that is read.
     #[error(
-        "there are no pictures in the folder {}: files ending in {} are read, sub-folders are not",
-        .0.display(),
+        "there are no pictures in the folder {} that can be read{}: files ending in {} are read, sub-folders are not",
+        path.display(),
+        found(others),
         crate::folder::EXTENSIONS.join(", ")
     )]
-    NoPictures(PathBuf),
+    NoPictures {
+        /// The folder.
+        path: PathBuf,
+        /// Extensions of pictures of other kinds, and how many files have each.
+        others: BTreeMap<String, usize>,
+    },
     /// `skip` is the number of pictures or more.
     #[error("the folder {} has {pictures} pictures and the first {skip} were to be left out: skip fewer", path.display())]
     AllSkipped {

@@ -1,20 +1,33 @@
 //! A folder of pictures as a clip.
 
-use std::fs::{self, DirEntry, File};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::{any::Any, thread};
+use std::{any::Any, fmt, thread};
 
+use globset::Glob;
+use periplus_geometry::Timestamp;
+
+use crate::order::suited_order;
 use crate::read_ahead::ReadAhead;
 use crate::{
-    FolderError, Frame, FrameCause, FrameError, MAX_PICTURE_BYTES, PictureError, Preprocess, Source, decode,
-    natural_order,
+    FolderError, Frame, FrameCause, FrameError, MAX_PICTURE_BYTES, Order, PictureError, Preprocess, Source, decode,
+    timestamp_of_name,
 };
 
 /// The extensions, in any case, of the files that are taken for frames.
-pub(crate) const EXTENSIONS: [&str; 7] = ["jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff"];
+pub(crate) const EXTENSIONS: [&str; 9] = ["jpg", "jpeg", "jpe", "jfif", "png", "webp", "bmp", "tif", "tiff"];
+
+/// The extensions of pictures and videos that are not read. Files with other extensions (text, poses, depth as arrays) are no frames
+/// that somebody would miss.
+const OTHER_PICTURES: [&str; 20] = [
+    "heic", "heif", "avif", "gif", "ppm", "pgm", "pnm", "jp2", "j2k", "jxl", "exr", "hdr", "dng", "cr2", "cr3", "nef",
+    "arw", "raw", "tga", "psd",
+];
 
 /// Threads that decode. Each may hold over 1 GiB when pictures are as large as they may be (the file, the picture, and
 /// what the decoder needs besides), and four decode frames faster than any network takes them.
@@ -33,13 +46,19 @@ pub enum OnBadFrame {
     Skip,
 }
 
-/// Which pictures of a folder are frames: of all in natural order, `skip` are left out, then every `stride`-th is
-/// taken, then the `first` of those.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Which pictures of a folder are frames, and in which order: of all whose names fit, `skip` are left out, then every
+/// `stride`-th is taken, then the `first` of those.
+#[derive(Debug, Clone, PartialEq)]
 pub struct FolderOptions {
+    /// Only names that fit this pattern, such as `*.color.png`.
+    pub glob: Option<Glob>,
+    /// `None` for the order that suits the names: by time if they all end in numbers with a fraction, else natural.
+    pub order: Option<Order>,
+    /// Frames per second, from which timestamps follow; `None` for the times in the names, if they are times.
+    pub frames_per_second: Option<f64>,
     /// Pictures to leave out at the start.
     pub skip: usize,
-    /// Take every so-manieth picture.
+    /// Take every N-th picture.
     pub stride: NonZeroUsize,
     /// Take at most so many.
     pub first: Option<NonZeroUsize>,
@@ -49,11 +68,65 @@ pub struct FolderOptions {
 
 impl Default for FolderOptions {
     fn default() -> Self {
-        Self { skip: 0, stride: NonZeroUsize::MIN, first: None, on_bad_frame: OnBadFrame::Stop }
+        Self {
+            glob: None,
+            order: None,
+            frames_per_second: None,
+            skip: 0,
+            stride: NonZeroUsize::MIN,
+            first: None,
+            on_bad_frame: OnBadFrame::Stop,
+        }
     }
 }
 
-/// The pictures of a folder in [`natural_order`] of their names, read ahead in threads.
+/// What is odd about a folder. None of it stops the clip.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FolderWarning {
+    /// Pictures of kinds that are not read.
+    LeftOut {
+        /// Extensions, and how many files have each.
+        kinds: BTreeMap<String, usize>,
+    },
+    /// Names in which the digits behind a point may be a fraction or a count of nanoseconds without its leading zeros, and the two
+    /// readings give different orders.
+    TwoReadings {
+        /// A name that is read in two ways.
+        name: String,
+    },
+    /// Names of two kinds, as of pictures and depth maps in one folder.
+    TwoKinds {
+        /// How the names of either kind end.
+        endings: [String; 2],
+    },
+}
+
+impl fmt::Display for FolderWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LeftOut { kinds } => {
+                let kinds: Vec<_> = kinds.iter().map(|(kind, count)| format!("{count} .{kind}")).collect();
+                write!(
+                    f,
+                    "pictures of kinds that are not read are left out ({}): convert them to JPEG or PNG",
+                    kinds.join(", ")
+                )
+            }
+            Self::TwoReadings { name } => write!(
+                f,
+                "the number in {name} is read as seconds with a fraction; read as seconds and nanoseconds, the order would be \
+                 another: rename the pictures, or choose the natural order, if that is what it means"
+            ),
+            Self::TwoKinds { endings: [one, other] } => write!(
+                f,
+                "the names are of two kinds, {one} and {other}, and all are taken as frames: choose one kind by a pattern such as *{one}"
+            ),
+        }
+    }
+}
+
+/// The pictures of a folder in the order of their names, read ahead in threads.
 ///
 /// Files with another extension than those of pictures, hidden files (`.name`) and sub-folders are ignored. Memory does
 /// not depend on the length of the clip, but for the list of names. Dropping it ends the threads.
@@ -66,6 +139,7 @@ pub struct FolderSource {
     /// Width and height of the first frame, upright.
     size: Option<[u32; 2]>,
     on_bad_frame: OnBadFrame,
+    warnings: Vec<FolderWarning>,
     skipped: Vec<FrameError>,
     skipped_count: usize,
 }
@@ -80,12 +154,21 @@ impl FolderSource {
         options: &FolderOptions,
         preprocess: Preprocess,
     ) -> Result<Self, FolderError> {
-        let paths: Arc<[PathBuf]> = frame_paths(folder.as_ref(), options)?.into();
+        let (paths, warnings) = frame_paths(folder.as_ref(), options)?;
+        let paths: Arc<[PathBuf]> = paths.into();
+        let seconds = options.frames_per_second.map(|rate| move |number: usize| number as f64 / rate);
         let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get).min(MAX_THREADS);
         let load = {
             let paths = Arc::clone(&paths);
             let (skip, stride) = (options.skip, options.stride.get());
-            move |place: usize| load(&paths[place], skip + place * stride, &preprocess)
+            move |place: usize| {
+                let (path, number) = (&paths[place], skip + place * stride);
+                let timestamp = match &seconds {
+                    Some(seconds) => Timestamp::from_seconds(seconds(number)),
+                    None => path.file_name().and_then(|name| timestamp_of_name(&name.to_string_lossy())),
+                };
+                load(path, number, timestamp, &preprocess)
+            }
         };
         // Twice the threads: each may have one picture waiting while it makes the next.
         let pictures = ReadAhead::start(paths.len(), threads, 2 * threads, load).map_err(FolderError::Threads)?;
@@ -96,6 +179,7 @@ impl FolderSource {
             taken: 0,
             size: None,
             on_bad_frame,
+            warnings,
             skipped: Vec::new(),
             skipped_count: 0,
         })
@@ -105,6 +189,11 @@ impl FolderSource {
     #[allow(clippy::len_without_is_empty)] // never empty, that is an error of `open`
     pub fn len(&self) -> usize {
         self.paths.len()
+    }
+
+    /// What is odd about the folder.
+    pub fn warnings(&self) -> &[FolderWarning] {
+        &self.warnings
     }
 
     /// The frame, if it is of the size of the first; the first good frame sets it.
@@ -164,7 +253,12 @@ fn panic_message(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
 }
 
-fn load(path: &Path, number: usize, preprocess: &Preprocess) -> Result<Frame, FrameCause> {
+fn load(
+    path: &Path,
+    number: usize,
+    timestamp: Option<Timestamp>,
+    preprocess: &Preprocess,
+) -> Result<Frame, FrameCause> {
     // Opening a named pipe would wait for somebody to write to it.
     if !fs::metadata(path)?.is_file() {
         return Err(FrameCause::NotRegular);
@@ -176,41 +270,75 @@ fn load(path: &Path, number: usize, preprocess: &Preprocess) -> Result<Frame, Fr
     }
     let (pixels, viewport) = preprocess.apply(&decode(&contents)?)?;
     let name = path.file_name().map(|name| name.to_string_lossy().into());
-    Ok(Frame { number, name, timestamp: None, viewport, pixels: Arc::new(pixels) })
+    Ok(Frame { number, name, timestamp, viewport, pixels: Arc::new(pixels) })
 }
 
-fn frame_paths(folder: &Path, options: &FolderOptions) -> Result<Vec<PathBuf>, FolderError> {
+fn frame_paths(folder: &Path, options: &FolderOptions) -> Result<(Vec<PathBuf>, Vec<FolderWarning>), FolderError> {
     let unreadable = |source| FolderError::Unreadable { path: folder.into(), source };
     let entries = fs::read_dir(folder).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => FolderError::NotFound(folder.into()),
         io::ErrorKind::NotADirectory => FolderError::NotAFolder(folder.into()),
         _ => unreadable(source),
     })?;
-    let mut names = Vec::new();
+    let pattern = options.glob.as_ref().map(Glob::compile_matcher);
+    let (mut names, mut left_out) = (Vec::new(), BTreeMap::new());
     for entry in entries {
-        let entry = entry.map_err(unreadable)?;
-        if is_picture(&entry) {
-            names.push(entry.file_name());
+        let name = entry.map_err(unreadable)?.file_name();
+        let fits = pattern.as_ref().is_none_or(|pattern| pattern.is_match(&name));
+        let hidden = name.as_encoded_bytes().starts_with(b".");
+        // Links are followed. One that leads nowhere counts as a picture, and so does a pipe, so that reading it names it.
+        if !fits || hidden || folder.join(&name).is_dir() {
+            continue;
+        }
+        let extension = Path::new(&name).extension().and_then(|extension| extension.to_str());
+        match extension.map(str::to_ascii_lowercase) {
+            Some(extension) if EXTENSIONS.contains(&&*extension) => names.push(name),
+            Some(extension) if OTHER_PICTURES.contains(&&*extension) => *left_out.entry(extension).or_default() += 1,
+            _ => {}
         }
     }
     if names.is_empty() {
-        return Err(FolderError::NoPictures(folder.into()));
+        return Err(FolderError::NoPictures { path: folder.into(), others: left_out });
     }
-    names.sort_by(|a, b| natural_order(a.as_encoded_bytes(), b.as_encoded_bytes()));
+    let mut warnings = Vec::new();
+    if !left_out.is_empty() {
+        warnings.push(FolderWarning::LeftOut { kinds: left_out });
+    }
+    let order = options.order.unwrap_or_else(|| suited_order(names.iter().map(|name| stem(name))));
+    names.sort_by(|a, b| order.compare(stem(a), stem(b)).then_with(|| a.cmp(b)));
+    if options.order.is_none() && order == Order::Time {
+        // Whole numbers of nanoseconds whose leading zeros are left out.
+        let misplaced = names.windows(2).find(|pair| Order::Natural.compare(stem(&pair[0]), stem(&pair[1])).is_gt());
+        warnings.extend(misplaced.map(|pair| FolderWarning::TwoReadings { name: pair[1].to_string_lossy().into() }));
+    }
+    warnings.extend(two_kinds(&names));
     let first = options.first.map_or(usize::MAX, NonZeroUsize::get);
     let taken = names.iter().skip(options.skip).step_by(options.stride.get()).take(first);
     let paths: Vec<_> = taken.map(|name| folder.join(name)).collect();
     if paths.is_empty() {
         return Err(FolderError::AllSkipped { path: folder.into(), pictures: names.len(), skip: options.skip });
     }
-    Ok(paths)
+    Ok((paths, warnings))
 }
 
-fn is_picture(entry: &DirEntry) -> bool {
-    let name = entry.file_name();
-    let extension = Path::new(&name).extension().and_then(|extension| extension.to_str());
-    let known = extension.is_some_and(|found| EXTENSIONS.iter().any(|known| known.eq_ignore_ascii_case(found)));
-    let hidden = name.as_encoded_bytes().starts_with(b".");
-    // Links are followed. One that leads nowhere counts as a picture, and so does a pipe, so that reading it names it.
-    known && !hidden && !entry.path().is_dir()
+/// A name without its extension.
+fn stem(name: &OsString) -> &[u8] {
+    Path::new(name).file_stem().unwrap_or(name).as_encoded_bytes()
+}
+
+/// Whether the names are of two kinds that are about as many each: how they go on after their last number.
+fn two_kinds(names: &[OsString]) -> Option<FolderWarning> {
+    let mut endings: BTreeMap<&[u8], usize> = BTreeMap::new();
+    for name in names {
+        let name = name.as_encoded_bytes();
+        let digits = name.iter().rposition(u8::is_ascii_digit)?;
+        *endings.entry(&name[digits + 1..]).or_default() += 1;
+    }
+    let text = |ending: &[u8]| String::from_utf8_lossy(ending).into_owned();
+    match endings.into_iter().collect::<Vec<_>>()[..] {
+        [(one, count), (other, others)] if count.abs_diff(others) <= 1 && count + others > 3 => {
+            Some(FolderWarning::TwoKinds { endings: [text(one), text(other)] })
+        }
+        _ => None,
+    }
 }

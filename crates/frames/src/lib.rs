@@ -12,10 +12,14 @@ mod preprocess;
 mod read_ahead;
 mod resample;
 mod source;
+mod timestamps;
 
 pub use decode::{MAX_PICTURE_BYTES, decode};
 pub use error::{FolderError, FrameCause, FrameError, ImageSizeError, PictureError};
-pub use folder::{FolderOptions, FolderSource, OnBadFrame};
-pub use order::natural_order;
+pub use folder::{FolderOptions, FolderSource, FolderWarning, OnBadFrame};
+pub use globset;
+pub use order::{Order, natural_order};
 pub use preprocess::{Preprocess, Resize};
+pub use read_ahead::READ_AHEAD_THREAD;
 pub use source::{Frame, Source};
+pub use timestamps::timestamp_of_name;

@@ -1,6 +1,52 @@
-//! The order of frames in a folder.
+//! The order of pictures in a folder.
 
 use std::cmp::Ordering;
+
+/// How the names of pictures are ordered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Runs of digits count as whole numbers: `frame2` before `frame10`.
+    Natural,
+    /// Byte by byte, as `sort` of most languages.
+    Name,
+    /// Numbers with a fraction count as decimals: `0.25` before `0.5`. As names of times in seconds are meant.
+    Time,
+}
+
+/// The order that suits `names` without their extensions: by time if all end in a number with a fraction, else natural.
+pub(crate) fn suited_order<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> Order {
+    let mut names = names.into_iter().peekable();
+    if names.peek().is_some() && names.all(|name| decimal(name).is_some()) { Order::Time } else { Order::Natural }
+}
+
+impl Order {
+    /// Compares two names without their extensions. Only identical names are equal.
+    pub fn compare(self, a: &[u8], b: &[u8]) -> Ordering {
+        match self {
+            Self::Natural => natural_order(a, b),
+            Self::Name => a.cmp(b),
+            Self::Time => match (decimal(a), decimal(b)) {
+                (Some(one), Some(other)) => one.cmp(&other).then_with(|| a.cmp(b)),
+                _ => natural_order(a, b),
+            },
+        }
+    }
+}
+
+/// The number with a fraction at the end of a name: what stands before it, its digits before the point without leading zeros
+/// (their count first, so that longer numbers are larger), and its digits behind the point without trailing zeros.
+fn decimal(name: &[u8]) -> Option<(&[u8], usize, &[u8], &[u8])> {
+    let digits = |name: &[u8]| name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+    let (rest, fraction) = name.split_at(name.len() - digits(name));
+    let rest = rest.strip_suffix(b".").filter(|_| !fraction.is_empty())?;
+    let (before, whole) = rest.split_at(rest.len() - digits(rest));
+    if whole.is_empty() || before.ends_with(b".") {
+        return None;
+    }
+    let zeros = whole.iter().take_while(|&&digit| digit == b'0').count();
+    let end = fraction.len() - fraction.iter().rev().take_while(|&&digit| digit == b'0').count();
+    Some((before, whole.len() - zeros, &whole[zeros..], &fraction[..end]))
+}
 
 /// Natural order of file names: runs of digits compare as numbers of any length (`frame2` before `frame10`), all else
 /// byte by byte (for UTF-8 that is the order of code points, upper case before lower). Names that are equal this way
@@ -77,6 +123,21 @@ mod tests {
             ["frame.png", "frame1.png", "frame02.png", "frame2.png", "frame02b.png", "frame10.png"]
         );
         assert_eq!(sorted(&["a2_10", "a10_1", "a2_9"]), ["a2_9", "a2_10", "a10_1"]);
+    }
+
+    #[test]
+    fn fractions_count_as_decimals() {
+        let mut names = ["1700000000.1", "1700000000.5", "1700000000.25", "1700000000.0583", "1700000001.0"];
+        let order = suited_order(names.iter().map(|name| name.as_bytes()));
+        assert_eq!(order, Order::Time);
+        names.sort_by(|a, b| order.compare(a.as_bytes(), b.as_bytes()));
+        assert_eq!(names, ["1700000000.0583", "1700000000.1", "1700000000.25", "1700000000.5", "1700000001.0"]);
+        let mut names = ["t10.5", "t9.75", "t9.8"];
+        names.sort_by(|a, b| Order::Time.compare(a.as_bytes(), b.as_bytes()));
+        assert_eq!(names, ["t9.75", "t9.8", "t10.5"]);
+        for others in [&["frame-1.color", "frame-2.color"][..], &["1.5", "frame2"], &["v1.2.3", "v1.2.10"], &[]] {
+            assert_eq!(suited_order(others.iter().map(|name| name.as_bytes())), Order::Natural, "{others:?}");
+        }
     }
 
     #[test]

@@ -6,6 +6,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
+/// The name of the threads that decode. A panic there becomes the error of its frame; a program may keep it off the terminal.
+pub const READ_AHEAD_THREAD: &str = "read-ahead";
+
 /// Yields `load(0)`, `load(1)`, ... `load(count - 1)` in order, computed in worker threads that are never more than
 /// `capacity` items ahead of the consumer: at most that many are in the making or waiting. A panic of `load` becomes
 /// the `Err` of its item. Dropping it ends the threads as soon as the items in the making are done.
@@ -49,7 +52,7 @@ impl<T: Send + 'static> ReadAhead<T> {
         let mut read_ahead = Self { shared, workers: Vec::new() };
         for _ in 0..threads.min(count) {
             let (shared, load) = (Arc::clone(&read_ahead.shared), Arc::clone(&load));
-            let worker = thread::Builder::new().name("read-ahead".into()).spawn(move || shared.work(&*load));
+            let worker = thread::Builder::new().name(READ_AHEAD_THREAD.into()).spawn(move || shared.work(&*load));
             match worker {
                 Ok(worker) => read_ahead.workers.push(worker),
                 Err(error) if read_ahead.workers.is_empty() => return Err(error),

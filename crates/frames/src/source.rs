@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use periplus_geometry::{Raster, Viewport};
+use periplus_geometry::{Raster, Timestamp, Viewport};
 
 use crate::FrameError;
 
@@ -14,8 +14,8 @@ pub struct Frame {
     pub number: usize,
     /// Where it came from (the name of the picture file, say), if the source gives its frames names.
     pub name: Option<Arc<str>>,
-    /// Seconds since the start of the clip, if the source knows.
-    pub timestamp: Option<f64>,
+    /// When it was taken, if the source knows.
+    pub timestamp: Option<Timestamp>,
     /// How `pixels` lie in the picture that came in.
     pub viewport: Viewport,
     /// 8-bit RGB at network resolution: width and height are multiples of the patch size, the same for all frames of a

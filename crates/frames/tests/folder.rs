@@ -7,7 +7,8 @@ use std::path::Path;
 
 use image::{ImageFormat, Rgb, RgbImage};
 use periplus_frames::{
-    FolderError, FolderOptions, FolderSource, FrameCause, OnBadFrame, PictureError, Preprocess, Resize, Source,
+    FolderError, FolderOptions, FolderSource, FolderWarning, Frame, FrameCause, OnBadFrame, Order, PictureError,
+    Preprocess, Resize, Source, globset,
 };
 use tempfile::TempDir;
 
@@ -86,7 +87,7 @@ fn folders_that_are_no_clip() {
     let error = |path: &Path, options: &FolderOptions| open(path, options).err().unwrap();
     assert!(matches!(error(&folder.path().join("missing"), &options), FolderError::NotFound(_)));
     assert!(matches!(error(&folder.path().join("a.png"), &options), FolderError::NotAFolder(_)));
-    let all_skipped = error(folder.path(), &FolderOptions { skip: 1, ..options });
+    let all_skipped = error(folder.path(), &FolderOptions { skip: 1, ..options.clone() });
     assert!(matches!(all_skipped, FolderError::AllSkipped { pictures: 1, skip: 1, .. }));
     let empty = tempfile::tempdir().unwrap();
     fs::write(empty.path().join("notes.txt"), "no picture").unwrap();
@@ -181,4 +182,62 @@ fn a_pipe_by_the_name_of_a_picture_is_a_bad_frame() {
     let why = "it is a pipe, a socket or a device, and only regular files are read";
     assert_eq!(error.to_string(), format!("{}: {why}", pipe.display()));
     assert_eq!(names(open(folder.path(), &skip_bad()).unwrap()), ["frame0.png", "frame2.png"]);
+}
+
+#[test]
+fn names_choose_order_times_and_kinds() {
+    let folder = tempfile::tempdir().unwrap();
+    let png = fs::read(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/images/gray.png")).unwrap();
+    let make = |names: &[&str]| {
+        fs::remove_dir_all(folder.path()).unwrap();
+        fs::create_dir(folder.path()).unwrap();
+        for name in names {
+            fs::write(folder.path().join(name), &png).unwrap();
+        }
+    };
+    let preprocess = Preprocess::new(28, 14, Resize::Crop).unwrap();
+    let open = |options: FolderOptions| FolderSource::open(folder.path(), &options, preprocess).unwrap();
+    let read = |options: FolderOptions| -> Vec<(String, Option<String>)> {
+        let frames = open(options).map(Result::unwrap);
+        let read = |frame: Frame| (frame.name.unwrap().to_string(), frame.timestamp.map(|time| time.to_string()));
+        frames.map(read).collect()
+    };
+    let names = |options| read(options).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+
+    // Seconds as Python prints them, with trailing zeros dropped.
+    make(&["17.1.png", "17.25.png", "17.0583.png", "18.0.png"]);
+    let by_time = ["17.0583.png", "17.1.png", "17.25.png", "18.0.png"];
+    assert_eq!(names(FolderOptions::default()), by_time);
+    assert_eq!(read(FolderOptions::default())[1].1.as_deref(), Some("17.1"));
+    assert!(matches!(open(FolderOptions::default()).warnings(), []), "both readings give the same order here");
+    let natural = FolderOptions { order: Some(Order::Natural), ..Default::default() };
+    make(&["17.1.png", "17.25.png", "17.3.png"]);
+    assert_eq!(names(FolderOptions::default()), ["17.1.png", "17.25.png", "17.3.png"]);
+    assert!(matches!(open(FolderOptions::default()).warnings(), [FolderWarning::TwoReadings { .. }]));
+    assert_eq!(names(natural.clone()), ["17.1.png", "17.3.png", "17.25.png"]);
+    assert!(open(natural).warnings().is_empty());
+
+    // Times of EuRoC, with every digit.
+    make(&["1403636579763555584.png", "1403636579813555456.png"]);
+    let times: Vec<_> = read(FolderOptions::default()).into_iter().map(|(_, time)| time.unwrap()).collect();
+    assert_eq!(times, ["1403636579.763555584", "1403636579.813555456"]);
+    let at_ten = FolderOptions { frames_per_second: Some(10.0), ..Default::default() };
+    assert_eq!(read(at_ten)[1].1.as_deref(), Some("0.1"));
+
+    // Colour and depth in one folder.
+    make(&["f-0.color.png", "f-0.depth.png", "f-1.color.png", "f-1.depth.png"]);
+    let warnings = open(FolderOptions::default()).warnings().to_vec();
+    assert!(matches!(&warnings[..], [FolderWarning::TwoKinds { endings }] if endings == &[".color.png", ".depth.png"]));
+    let colour = FolderOptions { glob: Some(globset::Glob::new("*.color.png").unwrap()), ..Default::default() };
+    assert_eq!(names(colour.clone()), ["f-0.color.png", "f-1.color.png"]);
+    assert!(open(colour).warnings().is_empty());
+
+    // Other names of JPEG, and other pictures.
+    make(&["1.jfif", "2.JPE", "3.heic", "4.gif", "5.gif", "poses.txt"]);
+    assert_eq!(names(FolderOptions::default()), ["1.jfif", "2.JPE"]);
+    let warning = open(FolderOptions::default()).warnings()[0].to_string();
+    assert!(warning.contains("2 .gif, 1 .heic"), "{warning}");
+    make(&["1.HEIC", "2.HEIC"]);
+    let error = FolderSource::open(folder.path(), &FolderOptions::default(), preprocess).err().unwrap().to_string();
+    assert!(error.contains("only 2 .heic, to be converted"), "{error}");
 }

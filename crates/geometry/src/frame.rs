@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nalgebra::{Isometry3, Point3, Vector3};
 
-use crate::{Intrinsics, PoseEncoding, Raster, Viewport};
+use crate::{Intrinsics, PoseEncoding, Raster, Timestamp, Viewport};
 
 /// How far each pixel is.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,8 +48,8 @@ pub struct FrameOutput {
     pub number: usize,
     /// Where the frame came from (a file name, say), if the source gave one.
     pub name: Option<Arc<str>>,
-    /// Seconds since the start of the clip, if the source knows.
-    pub timestamp: Option<f64>,
+    /// When the frame was taken, if the source knows.
+    pub timestamp: Option<Timestamp>,
     /// Whether the frame stays in the cache.
     pub keyframe: bool,
     /// The network's own numbers for the camera, from which pose and intrinsics follow.

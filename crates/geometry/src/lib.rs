@@ -13,6 +13,7 @@ mod depth;
 mod frame;
 mod motion;
 mod raster;
+mod timestamp;
 mod viewport;
 
 pub use alignment::{AlignmentError, absolute_trajectory_error, align, path_length};
@@ -22,4 +23,5 @@ pub use frame::{DepthMap, FrameOutput, WorldPoints};
 pub use motion::displacement;
 pub use nalgebra;
 pub use raster::Raster;
+pub use timestamp::Timestamp;
 pub use viewport::Viewport;

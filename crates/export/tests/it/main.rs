@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use nalgebra::{Isometry3, Translation3, UnitQuaternion, Vector3};
 use periplus_export::{ExportError, Sink, Summary};
-use periplus_geometry::{DepthMap, FrameOutput, Intrinsics, PoseEncoding, Raster, Viewport, WorldPoints};
+use periplus_geometry::{DepthMap, FrameOutput, Intrinsics, PoseEncoding, Raster, Timestamp, Viewport, WorldPoints};
 
 /// A frame of 3 x 2 pixels whose camera looks along the world's x axis; every number in it is exact.
 fn frame(index: usize) -> FrameOutput {
@@ -35,7 +35,7 @@ fn frame(index: usize) -> FrameOutput {
         index,
         number: 10 + index,
         name: Some(Arc::from(format!("frame{index}.png"))),
-        timestamp: Some(0.25 * index as f64),
+        timestamp: Timestamp::from_seconds(0.25 * index as f64),
         keyframe: true,
         pose_encoding: PoseEncoding([0.5, -1.0, 2.0, 0.0, 1.0, 0.0, 1.0, 0.75, 1.5]),
         camera_to_world: Isometry3::from_parts(Translation3::new(0.5, -1.0, 2.0), rotation),
