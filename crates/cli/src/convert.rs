@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
     /// The network's configuration (JSON) [default: as the shapes tell]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Which weights, where the file holds several sets: the keys that lead to them, such as ema.state_dict
+    /// Which weights, where the file holds several sets: the keys that lead to them, such as model or ema.model
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
     /// Number type of the weights [default: as they are stored]

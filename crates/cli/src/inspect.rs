@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
     /// The network's configuration (JSON), for a checkpoint that does not carry its own
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Which weights, where the file holds several sets: the keys that lead to them, such as ema.state_dict
+    /// Which weights, where the file holds several sets: the keys that lead to them, such as model or ema.model
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
     /// The picture that the network sees [default: the square it was trained on, which needs the most]

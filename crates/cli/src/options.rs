@@ -66,14 +66,18 @@ fn open_by(
     weights: &Path,
     config: Option<&Path>,
 ) -> Result<Weights, Failure> {
-    let weights = if is_demo(weights) { demo::weights(config)? } else { open(weights, config).map_err(with_option)? };
+    let weights = if is_demo(weights) {
+        demo::weights(config)?
+    } else {
+        open(weights, config).map_err(|error| with_option(&error))?
+    };
     mention_unexpected(&weights);
     Ok(weights)
 }
 
 /// An error of the library with the option that cures it.
-fn with_option(error: CheckpointError) -> Failure {
-    let option = match &error {
+fn with_option(error: &CheckpointError) -> Failure {
+    let option = match error {
         CheckpointError::SeveralWeights { .. } => " (--key KEY of convert and inspect)",
         CheckpointError::Inference { .. } => " (--config FILE)",
         _ => "",

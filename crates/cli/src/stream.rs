@@ -280,6 +280,10 @@ impl Run {
             let count = self.source.skipped_count();
             console::line(&format!("warning: {count}{of} pictures were skipped, the first: {first}"));
         }
+        for (warning, name, count) in self.source.picture_warnings() {
+            let more = if count > 1 { format!(" (and {} more)", count - 1) } else { String::new() };
+            console::line(&format!("warning: {name}{more}: {warning}"));
+        }
         let wanted = self.session.config().stream.scale_frames;
         if ended.is_ok() && frames < wanted {
             console::line(&format!(

@@ -15,8 +15,8 @@ use periplus_geometry::Timestamp;
 use crate::order::suited_order;
 use crate::read_ahead::ReadAhead;
 use crate::{
-    FolderError, Frame, FrameCause, FrameError, MAX_PICTURE_BYTES, Order, PictureError, Preprocess, Source, decode,
-    timestamp_of_name,
+    FolderError, Frame, FrameCause, FrameError, MAX_PICTURE_BYTES, Order, PictureError, PictureWarning, Preprocess,
+    Source, decode_with_warnings, timestamp_of_name,
 };
 
 /// The extensions, in any case, of the files that are taken for frames.
@@ -28,6 +28,9 @@ const OTHER_PICTURES: [&str; 20] = [
     "heic", "heif", "avif", "gif", "ppm", "pgm", "pnm", "jp2", "j2k", "jxl", "exr", "hdr", "dng", "cr2", "cr3", "nef",
     "arw", "raw", "tga", "psd",
 ];
+
+/// A frame, and what is odd about its picture.
+type Loaded = (Frame, Vec<PictureWarning>);
 
 /// Threads that decode. Each may hold over 1 GiB when pictures are as large as they may be (the file, the picture, and
 /// what the decoder needs besides), and four decode frames faster than any network takes them.
@@ -133,13 +136,15 @@ impl fmt::Display for FolderWarning {
 pub struct FolderSource {
     paths: Arc<[PathBuf]>,
     /// `None` after an error that ends the clip.
-    pictures: Option<ReadAhead<Result<Frame, FrameCause>>>,
+    pictures: Option<ReadAhead<Result<Loaded, FrameCause>>>,
     /// Pictures taken out of `pictures`.
     taken: usize,
     /// Width and height of the first frame, upright.
     size: Option<[u32; 2]>,
     on_bad_frame: OnBadFrame,
     warnings: Vec<FolderWarning>,
+    /// Of each kind, the first picture and how many there are.
+    picture_warnings: BTreeMap<PictureWarning, (String, usize)>,
     skipped: Vec<FrameError>,
     skipped_count: usize,
 }
@@ -180,6 +185,7 @@ impl FolderSource {
             size: None,
             on_bad_frame,
             warnings,
+            picture_warnings: BTreeMap::new(),
             skipped: Vec::new(),
             skipped_count: 0,
         })
@@ -194,6 +200,13 @@ impl FolderSource {
     /// What is odd about the folder.
     pub fn warnings(&self) -> &[FolderWarning] {
         &self.warnings
+    }
+
+    /// Counts what is odd about a picture.
+    fn note(&mut self, name: &str, warnings: &[PictureWarning]) {
+        for &warning in warnings {
+            self.picture_warnings.entry(warning).or_insert_with(|| (name.to_owned(), 0)).1 += 1;
+        }
     }
 
     /// The frame, if it is of the size of the first; the first good frame sets it.
@@ -214,6 +227,10 @@ impl Iterator for FolderSource {
             let name = path.display().to_string();
             self.taken += 1;
             let loaded = loaded.unwrap_or_else(|panic| Err(FrameCause::Panicked(panic_message(&*panic))));
+            let loaded = loaded.map(|(frame, warnings)| {
+                self.note(&name, &warnings);
+                frame
+            });
             let error = match loaded.and_then(|frame| self.of_one_size(frame)) {
                 Ok(frame) => return Some(Ok(frame)),
                 Err(cause) => FrameError { name, cause },
@@ -246,6 +263,10 @@ impl Source for FolderSource {
     fn skipped_count(&self) -> usize {
         self.skipped_count
     }
+
+    fn picture_warnings(&self) -> Vec<(PictureWarning, String, usize)> {
+        self.picture_warnings.iter().map(|(&warning, (name, count))| (warning, name.clone(), *count)).collect()
+    }
 }
 
 fn panic_message(panic: &(dyn Any + Send)) -> String {
@@ -258,7 +279,7 @@ fn load(
     number: usize,
     timestamp: Option<Timestamp>,
     preprocess: &Preprocess,
-) -> Result<Frame, FrameCause> {
+) -> Result<Loaded, FrameCause> {
     // Opening a named pipe would wait for somebody to write to it.
     if !fs::metadata(path)?.is_file() {
         return Err(FrameCause::NotRegular);
@@ -268,9 +289,10 @@ fn load(
     if contents.len() as u64 > MAX_PICTURE_BYTES {
         return Err(PictureError::FileTooLarge.into());
     }
-    let (pixels, viewport) = preprocess.apply(&decode(&contents)?)?;
+    let (picture, warnings) = decode_with_warnings(&contents)?;
+    let (pixels, viewport) = preprocess.apply(&picture)?;
     let name = path.file_name().map(|name| name.to_string_lossy().into());
-    Ok(Frame { number, name, timestamp, viewport, pixels: Arc::new(pixels) })
+    Ok((Frame { number, name, timestamp, viewport, pixels: Arc::new(pixels) }, warnings))
 }
 
 fn frame_paths(folder: &Path, options: &FolderOptions) -> Result<(Vec<PathBuf>, Vec<FolderWarning>), FolderError> {
@@ -304,7 +326,7 @@ fn frame_paths(folder: &Path, options: &FolderOptions) -> Result<(Vec<PathBuf>, 
     if !left_out.is_empty() {
         warnings.push(FolderWarning::LeftOut { kinds: left_out });
     }
-    let order = options.order.unwrap_or_else(|| suited_order(names.iter().map(|name| stem(name))));
+    let order = options.order.unwrap_or_else(|| suited_order(names.iter().map(stem)));
     names.sort_by(|a, b| order.compare(stem(a), stem(b)).then_with(|| a.cmp(b)));
     if options.order.is_none() && order == Order::Time {
         // Whole numbers of nanoseconds whose leading zeros are left out.

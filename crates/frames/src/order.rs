@@ -33,9 +33,11 @@ impl Order {
     }
 }
 
+type Decimal<'a> = (&'a [u8], usize, &'a [u8], &'a [u8]);
+
 /// The number with a fraction at the end of a name: what stands before it, its digits before the point without leading zeros
 /// (their count first, so that longer numbers are larger), and its digits behind the point without trailing zeros.
-fn decimal(name: &[u8]) -> Option<(&[u8], usize, &[u8], &[u8])> {
+fn decimal(name: &[u8]) -> Option<Decimal<'_>> {
     let digits = |name: &[u8]| name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     let (rest, fraction) = name.split_at(name.len() - digits(name));
     let rest = rest.strip_suffix(b".").filter(|_| !fraction.is_empty())?;

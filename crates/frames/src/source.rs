@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use periplus_geometry::{Raster, Timestamp, Viewport};
 
-use crate::FrameError;
+use crate::{FrameError, PictureWarning};
 
 /// A frame as the network sees it.
 #[derive(Debug, Clone)]
@@ -39,5 +39,10 @@ pub trait Source: Iterator<Item = Result<Frame, FrameError>> {
     /// How many frames were left out as bad so far.
     fn skipped_count(&self) -> usize {
         self.skipped().len()
+    }
+
+    /// What is odd about pictures so far: each kind of warning, the first picture that it is about, and how many there are.
+    fn picture_warnings(&self) -> Vec<(PictureWarning, String, usize)> {
+        Vec::new()
     }
 }

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use image::ImageError;
 use image::error::{DecodingError, ImageFormatHint};
 
+use super::check_bytes;
 use crate::PictureError;
 
 /// The Huffman tables of T.81 Annex K.3, as a DHT segment: those of luma and chroma, DC and AC. Frames of a webcam's MJPEG stream
@@ -44,6 +45,8 @@ struct Component {
 /// What the headers of a JPEG say.
 struct Layout {
     start_of_frame: u8,
+    width: u16,
+    height: u16,
     precision: u8,
     components: Vec<Component>,
     has_tables: bool,
@@ -66,9 +69,11 @@ impl Layout {
                         horizontal: factors >> 4,
                         vertical: factors & 15,
                     });
+                    let side = |at: usize| Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]));
+                    let (height, width) = (side(1)?, side(3)?);
                     let first_scan = usize::from(*segment.first()?);
                     let (precision, components) = (frame[0], components.collect());
-                    return Some(Self { start_of_frame, precision, components, has_tables, first_scan });
+                    return Some(Self { start_of_frame, width, height, precision, components, has_tables, first_scan });
                 }
                 _ => {}
             }
@@ -150,6 +155,9 @@ pub(super) fn examine(contents: &[u8]) -> Result<Decoding<'_>, PictureError> {
 pub(super) fn decode_unusual(contents: &[u8]) -> Result<(Vec<[u8; 3]>, usize, usize), PictureError> {
     use jpeg_decoder::{Decoder, Error, PixelFormat};
     let layout = Layout::of(contents);
+    if let Some(Layout { width, height, .. }) = layout {
+        check_bytes(width.into(), height.into(), 3)?;
+    }
     let mut decoder = Decoder::new(contents);
     decoder.set_max_decoding_buffer_size(crate::MAX_PICTURE_BYTES as usize);
     let pixels = decoder.decode().map_err(|error| match error {
@@ -288,7 +296,7 @@ mod scan {
             match marker {
                 0xC4 => drop(read_tables(segment, &mut tables)),
                 0xDD if segment.len() >= 2 => {
-                    restart_interval = usize::from(u16::from_be_bytes([segment[0], segment[1]]))
+                    restart_interval = usize::from(u16::from_be_bytes([segment[0], segment[1]]));
                 }
                 0xC0 | 0xC1 if segment.len() >= 5 => {
                     let side = |at: usize| usize::from(u16::from_be_bytes([segment[at], segment[at + 1]]));

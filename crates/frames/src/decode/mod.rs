@@ -5,6 +5,7 @@ mod kind;
 mod orientation;
 mod tiff;
 
+use std::fmt;
 use std::io::Cursor;
 
 use image::error::{UnsupportedError, UnsupportedErrorKind};
@@ -30,6 +31,20 @@ pub const MAX_PICTURE_BYTES: u64 = 512 << 20;
 /// # Errors
 /// If the contents are no whole picture of a kind that is read here, or the picture is over [`MAX_PICTURE_BYTES`].
 pub fn decode(contents: &[u8]) -> Result<Raster<[u8; 3]>, PictureError> {
+    decode_with_warnings(contents).map(|(pixels, _)| pixels)
+}
+
+/// As [`decode`], with what is odd about the picture.
+///
+/// # Errors
+/// As [`decode`].
+pub fn decode_with_warnings(contents: &[u8]) -> Result<(Raster<[u8; 3]>, Vec<PictureWarning>), PictureError> {
+    let mut warnings = Vec::new();
+    let pixels = decode_noting(contents, &mut warnings)?;
+    Ok((pixels, warnings))
+}
+
+fn decode_noting(contents: &[u8], warnings: &mut Vec<PictureWarning>) -> Result<Raster<[u8; 3]>, PictureError> {
     if contents.is_empty() {
         return Err(PictureError::Empty);
     }
@@ -42,22 +57,62 @@ pub fn decode(contents: &[u8]) -> Result<Raster<[u8; 3]>, PictureError> {
             }
             let decoded = match jpeg::examine(contents)? {
                 Decoding::Usual(contents) => decode_as(&contents, format)?,
-                Decoding::Unusual(contents) => {
-                    check_size(&contents, format)?;
-                    jpeg::decode_unusual(&contents)?
-                }
+                Decoding::Unusual(contents) => jpeg::decode_unusual(&contents)?,
             };
             // Decoders fill what is missing of a scan with one colour, also where an end marker follows.
-            if ends_in_one_colour(&decoded) && !jpeg::scan_is_complete(contents) {
+            if !jpeg::scan_is_complete(contents) {
                 return Err(PictureError::CutShort);
             }
             Ok(upright(decoded))
         }
         ImageFormat::Tiff => match tiff::decode(contents)? {
-            Some(decoded) => Ok(upright(decoded)),
+            Some((decoded, pages, bits)) => {
+                if pages > 1 {
+                    warnings.push(PictureWarning::Pages);
+                }
+                note_dark(&decoded.0, bits == 16, warnings);
+                Ok(upright(decoded))
+            }
             None => Ok(upright(decode_as(contents, format)?)),
         },
-        _ => Ok(upright(decode_as(contents, format)?)),
+        _ => {
+            let decoded = decode_as(contents, format)?;
+            let is_gray = |color| matches!(color, ColorType::L16 | ColorType::La16);
+            let wide = format == ImageFormat::Png && is_gray(decoder(contents, format)?.color_type());
+            note_dark(&decoded.0, wide, warnings);
+            Ok(upright(decoded))
+        }
+    }
+}
+
+/// What is odd about a picture. None of it stops the clip.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum PictureWarning {
+    /// Gray of 16 bits of which the upper ones are not used: the picture is nearly black.
+    DarkGray16,
+    /// A TIFF of several pages, of which one is taken.
+    Pages,
+}
+
+impl fmt::Display for PictureWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::DarkGray16 => {
+                "the gray values have 16 bits and use only the low ones (12 or 14, perhaps), so the picture is dark: scale them to 16 bits"
+            }
+            Self::Pages => "the TIFF has several pages and only the first is taken: write each page to a file of its own",
+        })
+    }
+}
+
+/// High bytes below this are those of at most 14 bits in 16.
+const DARK: u8 = 64;
+
+/// Notes gray of 16 bits whose high bytes are all small.
+fn note_dark(pixels: &[[u8; 3]], gray16: bool, warnings: &mut Vec<PictureWarning>) {
+    if gray16 && pixels.iter().all(|pixel| pixel[0] < DARK) {
+        warnings.push(PictureWarning::DarkGray16);
     }
 }
 
@@ -90,12 +145,6 @@ fn decoder(contents: &[u8], format: ImageFormat) -> Result<impl ImageDecoder + '
     reader.into_decoder().map_err(picture_error)
 }
 
-fn check_size(contents: &[u8], format: ImageFormat) -> Result<(), PictureError> {
-    let decoder = decoder(contents, format)?;
-    let (width, height) = decoder.dimensions();
-    check_bytes(width, height, decoder.color_type().bytes_per_pixel())
-}
-
 /// Checks the bytes that a picture takes when it is decoded.
 fn check_bytes(width: u32, height: u32, bytes_per_pixel: u8) -> Result<(), PictureError> {
     let pixels = u64::from(width) * u64::from(height);
@@ -119,12 +168,6 @@ fn decode_as(contents: &[u8], format: ImageFormat) -> Result<Decoded, PictureErr
         to_rgb(samples, color, has_alpha_channel(contents, format))?
     };
     Ok((rgb, width as usize, height as usize))
-}
-
-/// Whether the last 8 x 8 pixels are all the same.
-fn ends_in_one_colour((rgb, width, height): &Decoded) -> bool {
-    let (Some(last), columns, rows) = (rgb.last(), (*width).min(8), (*height).min(8)) else { return false };
-    rgb.rchunks(*width).take(rows).all(|row| row[width - columns..].iter().all(|pixel| pixel == last))
 }
 
 fn picture_error(error: ImageError) -> PictureError {

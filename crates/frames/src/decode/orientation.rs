@@ -85,7 +85,7 @@ fn text(kind: &[u8], data: &[u8]) -> Option<Vec<u8>> {
     Some(inflated)
 }
 
-/// The bytes of a profile as ImageMagick writes it: a line break, a name, a length, then hexadecimal digits.
+/// The bytes of a profile as `ImageMagick` writes it: a line break, a name, a length, then hexadecimal digits.
 fn raw_profile(text: &[u8]) -> Option<Vec<u8>> {
     let lines = text.split(|&byte| byte == b'\n').skip(3);
     let digits: Vec<u8> = lines.flatten().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();

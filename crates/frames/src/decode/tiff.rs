@@ -86,7 +86,7 @@ impl<'a> Reader<'a> {
     /// First entry, size of an entry, and number of entries.
     fn entries(&self, at: usize) -> Option<(usize, usize, usize)> {
         let count = if self.big { self.number::<8>(at)? } else { self.number::<2>(at)? };
-        let count = usize::try_from(count).ok().filter(|&count| count <= usize::from(u16::MAX))?;
+        let count = usize::try_from(count).ok().filter(|&count| u16::try_from(count).is_ok())?;
         Some(if self.big { (at + 8, 20, count) } else { (at + 2, 12, count) })
     }
 
@@ -121,6 +121,7 @@ impl<'a> Reader<'a> {
 }
 
 /// What the directory says of a page.
+#[allow(clippy::struct_excessive_bools)] // four independent facts
 struct Page {
     width: usize,
     height: usize,
@@ -151,10 +152,10 @@ pub(super) fn pages(contents: &[u8]) -> Option<(usize, usize)> {
     whole.first().or(directories.first()).map(|&first| (whole.len().max(1), first))
 }
 
-/// The first page that is no preview; `None` where the decoder of the `image` crate is to read it.
-pub(super) fn decode(contents: &[u8]) -> Result<Option<Decoded>, PictureError> {
+/// The first page that is no preview, the number of pages, and the bits of a gray value; `None` where the decoder of the `image` crate is to read it.
+pub(super) fn decode(contents: &[u8]) -> Result<Option<(Decoded, usize, usize)>, PictureError> {
     let Some(reader) = Reader::new(contents) else { return Ok(None) };
-    let Some((_, directory)) = pages(contents) else { return Ok(None) };
+    let Some((pages, directory)) = pages(contents) else { return Ok(None) };
     if reader.values(directory, tag::SAMPLE_FORMAT).is_some_and(|formats| formats.contains(&3)) {
         return Err(PictureError::Unsupported("samples are floating-point numbers".into()));
     }
@@ -163,7 +164,8 @@ pub(super) fn decode(contents: &[u8]) -> Result<Option<Decoded>, PictureError> {
     if page.width == 0 || page.height == 0 {
         return Err(PictureError::NoPixels { width: page.width as u32, height: page.height as u32 });
     }
-    page.decode(&reader).map(Some)
+    let bits = if page.photometric <= 1 { page.bits } else { 8 };
+    Ok(Some((page.decode(&reader)?, pages, bits)))
 }
 
 impl Page {
@@ -303,7 +305,7 @@ impl Page {
                 16 => {
                     values.extend(row.as_chunks().0.iter().map(|&pair| {
                         if reader.big_endian { u16::from_be_bytes(pair) } else { u16::from_le_bytes(pair) }
-                    }))
+                    }));
                 }
                 bits => values.extend((0..row_samples).map(|i| packed(row, i * bits, bits))),
             }
