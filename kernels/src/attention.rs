@@ -189,7 +189,7 @@ impl CustomOp3 for PagedAttention<'_> {
         let qkv = cuda::memory("paged_attention: qkv", device, qkv, qkv_layout)?;
         let pool = |storage, layout: &Layout| -> Result<_> {
             let memory = cuda::memory("paged_attention: pool", device, storage, layout)?;
-            Ok(cuda::ffi::PagePool {
+            Ok(cuda::kernels::PagePool {
                 keys: memory.expect("paged_attention: pool", qkv.dtype())?.pointer(),
                 value_offset: (page_size * width) as i64,
                 row_stride: width as i64,

@@ -3,8 +3,9 @@
 use crate::cpu::{self, Finish};
 #[cfg(feature = "cuda")]
 use crate::cuda::{self, gemm::Target};
-use crate::linear::{Activation, weights};
+use crate::linear::weights;
 use crate::operand::{Operand, check_distinct, reading, slice, slice_mut, with_dtype, zeros};
+use crate::types::{Activation, Window};
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 use candle_core::backend::BackendStorage;
@@ -95,55 +96,35 @@ struct Relu {
 
 struct AddPlane;
 
-/// Sizes of a convolution that fit together.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Window {
-    pub(crate) frames: usize,
-    /// Height, width and channels of the input.
-    pub(crate) input: [usize; 3],
-    /// Height, width and channels of the output.
-    pub(crate) output: [usize; 3],
-    /// Height and width of the kernel.
-    pub(crate) k: usize,
-    pub(crate) stride: usize,
-    pub(crate) padding: usize,
-}
-
-impl Window {
-    fn check(
-        op: &str,
-        x: &Layout,
-        weight: &Layout,
-        bias: Option<&Operand<'_>>,
-        stride: usize,
-        padding: usize,
-    ) -> Result<Self> {
-        let bias = bias.map(Operand::dims);
-        let positions = |size: usize, k: usize| {
-            let padded = padding.checked_mul(2)?.checked_add(size)?;
-            padded.checked_sub(k)?.checked_div(stride)?.checked_add(1)
-        };
-        match (x.dims(), weight.dims()) {
-            (&[frames, h, w, c], &[out, k, columns, channels])
-                if k > 0 && columns == k && channels == c && bias.is_none_or(|bias| bias == [out]) =>
-            {
-                let (Some(height), Some(width)) = (positions(h, k), positions(w, k)) else {
-                    bail!(
-                        "{op}: a kernel of {k} x {k} with stride {stride} and padding {padding} has no place in x {:?}",
-                        x.dims()
-                    )
-                };
-                Ok(Self { frames, input: [h, w, c], output: [height, width, out], k, stride, padding })
-            }
-            (x, weight) => bail!(
-                "{op}: x {x:?}, weight {weight:?} and bias {bias:?} must be [frames, h, w, in], [out, k, k, in] and [out]"
-            ),
+/// The sizes of a convolution, if its operands fit together.
+fn window(
+    op: &str,
+    x: &Layout,
+    weight: &Layout,
+    bias: Option<&Operand<'_>>,
+    stride: usize,
+    padding: usize,
+) -> Result<Window> {
+    let bias = bias.map(Operand::dims);
+    let positions = |size: usize, k: usize| {
+        let padded = padding.checked_mul(2)?.checked_add(size)?;
+        padded.checked_sub(k)?.checked_div(stride)?.checked_add(1)
+    };
+    match (x.dims(), weight.dims()) {
+        (&[frames, h, w, c], &[out, k, columns, channels])
+            if k > 0 && columns == k && channels == c && bias.is_none_or(|bias| bias == [out]) =>
+        {
+            let (Some(height), Some(width)) = (positions(h, k), positions(w, k)) else {
+                bail!(
+                    "{op}: a kernel of {k} x {k} with stride {stride} and padding {padding} has no place in x {:?}",
+                    x.dims()
+                )
+            };
+            Ok(Window { frames, input: [h, w, c], output: [height, width, out], k, stride, padding })
         }
-    }
-
-    fn shape(&self) -> [usize; 4] {
-        let [height, width, channels] = self.output;
-        [self.frames, height, width, channels]
+        (x, weight) => bail!(
+            "{op}: x {x:?}, weight {weight:?} and bias {bias:?} must be [frames, h, w, in], [out, k, k, in] and [out]"
+        ),
     }
 }
 
@@ -159,7 +140,7 @@ impl CustomOp2 for Conv<'_> {
         weight: &CpuStorage,
         weight_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let window = Window::check("conv2d", x_layout, weight_layout, self.bias.as_ref(), self.stride, self.padding)?;
+        let window = window("conv2d", x_layout, weight_layout, self.bias.as_ref(), self.stride, self.padding)?;
         let x = slice("conv2d: x", x, x_layout)?;
         let bias = self.bias.as_ref().map(|bias| bias.slice("conv2d: bias")).transpose()?;
         let mut y = zeros("conv2d", &window.shape())?;
@@ -179,18 +160,19 @@ impl CustomOp2 for Conv<'_> {
         weight: &CudaStorage,
         weight_layout: &Layout,
     ) -> Result<(CudaStorage, Shape)> {
-        let window = Window::check("conv2d", x_layout, weight_layout, self.bias.as_ref(), self.stride, self.padding)?;
+        let window = window("conv2d", x_layout, weight_layout, self.bias.as_ref(), self.stride, self.padding)?;
         let (output, y) = cuda::output("conv2d", &x.device, x.dtype(), &window.shape())?;
         let target = Target { y, add: false, activation: self.activation };
+        let bias = self.bias.as_ref().map(|bias| bias.memory("conv2d: bias", &x.device)).transpose()?;
         let (x, weight) = ((x, x_layout), (weight, weight_layout));
-        cuda::gemm::gemm("conv2d", &target, x, weight, self.bias.as_ref(), &window)?;
+        cuda::gemm::gemm("conv2d", &target, x, weight, bias, &window)?;
         Ok((output, Shape::from_dims(&window.shape())))
     }
 }
 
 impl ConvAdd<'_> {
     fn check(&self, x: &Layout, weight: &Layout, y: &Layout) -> Result<Window> {
-        let window = Window::check("conv2d_add", x, weight, self.bias.as_ref(), 1, self.padding)?;
+        let window = window("conv2d_add", x, weight, self.bias.as_ref(), 1, self.padding)?;
         if y.dims() != window.shape() {
             bail!("conv2d_add: y is {:?}, but the convolution is {:?}", y.dims(), window.shape())
         }
@@ -237,8 +219,9 @@ impl InplaceOp3 for ConvAdd<'_> {
         let window = self.check(x_layout, weight_layout, y_layout)?;
         let y = cuda::target("conv2d_add: y", &x.device, y, y_layout)?;
         let target = Target { y, add: true, activation: Activation::Identity };
+        let bias = self.bias.as_ref().map(|bias| bias.memory("conv2d_add: bias", &x.device)).transpose()?;
         let (x, weight) = ((x, x_layout), (weight, weight_layout));
-        cuda::gemm::gemm("conv2d_add", &target, x, weight, self.bias.as_ref(), &window)
+        cuda::gemm::gemm("conv2d_add", &target, x, weight, bias, &window)
     }
 }
 
@@ -281,8 +264,9 @@ impl CustomOp1 for DepthToSpace {
         let x = cuda::memory("depth_to_space: x", device, x, layout)?;
         let (output, y) = cuda::output("depth_to_space", device, x.dtype(), &shape)?;
         let size = |size| cuda::count("depth_to_space", size);
-        let input = [size(layout.dims()[0])?, size(layout.dims()[1])?, size(layout.dims()[2])?];
-        cuda::operations::depth_to_space(device, y, x, input, size(self.k)?, size(shape[3])?)?;
+        let [frames, h, w] = [size(layout.dims()[0])?, size(layout.dims()[1])?, size(layout.dims()[2])?];
+        let bytes = size(x.dtype().size_in_bytes())?;
+        cuda::kernels::depth_to_space(device, y, x, bytes, frames, h, w, size(self.k)?, size(shape[3])?)?;
         Ok((output, Shape::from_dims(&shape)))
     }
 }
@@ -311,7 +295,7 @@ impl InplaceOp1 for Relu {
         let channels = layout.dims().last().copied().unwrap_or(1);
         let rows = layout.shape().elem_count().checked_div(channels).unwrap_or(0) as u64;
         let size = |size| cuda::count("relu_in_place", size);
-        cuda::operations::relu(&device, x, rows, size(channels)?, size(self.first)?)
+        cuda::kernels::relu(&device, x, x.dtype_code("relu_in_place: x")?, rows, size(channels)?, size(self.first)?)
     }
 }
 
@@ -365,6 +349,7 @@ impl InplaceOp3 for AddPlane {
             [cuda::memory("add_plane: u", device, u, u_layout)?, cuda::memory("add_plane: v", device, v, v_layout)?];
         let x = cuda::memory("add_plane: x", device, x, x_layout)?;
         let size = |size| cuda::count("add_plane", size);
-        cuda::operations::add_plane(device, x, waves, [size(frames)?, size(h)?, size(w)?, size(c)?])
+        let ([u, v], dtype) = (cuda::floats("add_plane", waves)?, x.dtype_code("add_plane: x")?);
+        cuda::kernels::add_plane(device, x, dtype, u, v, size(frames)?, size(h)?, size(w)?, size(c)?)
     }
 }

@@ -31,5 +31,6 @@ pub mod readback;
 pub mod resample;
 pub mod rotary;
 pub mod tokens;
+mod types;
 
 pub use operand::try_zeros;

@@ -1,28 +1,16 @@
 //! Linear layers.
 
-#[cfg(feature = "cuda")]
-use crate::conv::Window;
 use crate::cpu::{self, Finish};
 #[cfg(feature = "cuda")]
 use crate::cuda::{self, gemm::Target};
 use crate::operand::{Operand, check_distinct, reading, slice, slice_mut, with_dtype, zeros};
+pub use crate::types::Activation;
+#[cfg(feature = "cuda")]
+use crate::types::Window;
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp2, InplaceOp3, Layout, Result, Shape, Tensor, bail};
-
-/// What follows a product.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Activation {
-    /// Nothing.
-    Identity,
-    /// x * (1 + erf(x / sqrt 2)) / 2.
-    Gelu,
-    /// max(x, 0).
-    Relu,
-    /// x / (1 + exp(-x)).
-    Silu,
-}
 
 /// `activation(x Wᵀ + b)`: x `[.., in]`, weight `[out, in]`, bias `[out]` -> `[.., out]`.
 ///
@@ -141,6 +129,7 @@ fn on_card(
     let rows = x.1.dims().split_last().map_or(0, |(_, rows)| rows.iter().product());
     let (input, output) = ([1, rows, inputs], [1, rows, outputs]);
     let window = Window { frames: 1, input, output, k: 1, stride: 1, padding: 0 };
+    let bias = bias.map(|bias| bias.memory(op, &x.0.device)).transpose()?;
     cuda::gemm::gemm(op, target, x, weight, bias, &window)
 }
 

@@ -72,7 +72,8 @@ impl CustomOp3 for Modulate {
             cuda::memory("modulate: modulation", device, modulation, modulation_layout)?,
         ];
         let (output, y) = cuda::output("modulate", device, candle_core::DType::F32, x_layout.dims())?;
-        cuda::operations::modulate(device, y, operands, (rows as u64, cuda::count("modulate", channels)?))?;
+        let [x, normed, modulation] = cuda::floats("modulate", operands)?;
+        cuda::kernels::modulate(device, y, x, normed, modulation, rows as u64, cuda::count("modulate", channels)?)?;
         Ok((output, x_layout.shape().clone()))
     }
 }

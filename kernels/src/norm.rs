@@ -76,7 +76,9 @@ impl CustomOp3 for LayerNorm {
         ];
         let channels = weight_layout.dims()[0];
         let rows = x_layout.shape().elem_count().checked_div(channels).unwrap_or(0) as u64;
-        cuda::operations::layer_norm(device, y, operands, (rows, cuda::count("layer_norm", channels)?), self.eps)?;
+        let [x, weight, bias] = cuda::floats("layer_norm", operands)?;
+        let (dtype, channels) = (y.dtype_code("layer_norm: y")?, cuda::count("layer_norm", channels)?);
+        cuda::kernels::layer_norm(device, y, dtype, x, weight, bias, rows, channels, self.eps)?;
         Ok((output, x_layout.shape().clone()))
     }
 }

@@ -210,9 +210,10 @@ impl InplaceOp2 for Append {
         let device = &qkv.device;
         let qkv = cuda::memory("append: qkv", device, qkv, qkv_layout)?;
         let pool = cuda::target("append: pool", device, pool, pool_layout)?.expect("append: pool", qkv.dtype())?;
-        let target = (pool.skip(keys.start), (values.start - keys.start) as i64);
+        let (to, value_offset) = (pool.skip(keys.start), (values.start - keys.start) as i64);
         let size = |size| cuda::count("append", size);
-        cuda::operations::append_rows(device, target, qkv, size(qkv_layout.dims()[0])?, size(width)?)
+        let (bytes, tokens) = (size(qkv.dtype().size_in_bytes())?, size(qkv_layout.dims()[0])?);
+        cuda::kernels::append_rows(device, to, value_offset, qkv, bytes, tokens, size(width)?)
     }
 }
 

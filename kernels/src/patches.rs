@@ -103,8 +103,10 @@ impl CustomOp3 for Patches {
         let x = cuda::memory("patches: pixels", device, pixels, pixels_layout)?;
         let (output, y) = cuda::output("patches", device, self.dtype, &cut.shape())?;
         let size = |size| cuda::count("patches", size);
-        let sizes = [size(cut.frames)?, size(cut.rows)?, size(cut.columns)?, size(cut.patch)?];
-        cuda::operations::patches(device, y, x, colours, sizes)?;
+        let [frames, rows, columns, patch] = [size(cut.frames)?, size(cut.rows)?, size(cut.columns)?, size(cut.patch)?];
+        let [scale, shift] = cuda::floats("patches", colours)?;
+        let (x, dtype) = (x.expect("patches: pixels", DType::U8)?, y.dtype_code("patches: y")?);
+        cuda::kernels::patches(device, y, dtype, x, scale, shift, frames, rows, columns, patch)?;
         Ok((output, Shape::from_dims(&cut.shape())))
     }
 }

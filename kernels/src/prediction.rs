@@ -4,18 +4,10 @@ use crate::cpu;
 #[cfg(feature = "cuda")]
 use crate::cuda;
 use crate::operand::{reading, slice, zeros};
+pub use crate::types::ValueActivation;
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
-
-/// What turns a raw output into a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ValueActivation {
-    /// exp(x): depth.
-    Exp,
-    /// sign(x) (exp(|x|) - 1): points.
-    InverseLog,
-}
 
 /// What [`predict`] computes.
 #[derive(Debug, Clone)]
@@ -84,7 +76,7 @@ impl CustomOp3 for Predict {
         let weight = slice::<f32>("predict: weight", weight, weight_layout)?;
         let bias = slice("predict: bias", bias, bias_layout)?;
         let mut raw = zeros("predict", &[pixels, outputs])?;
-        let finish = cpu::Finish { bias: Some(bias), add: false, activation: crate::linear::Activation::Identity };
+        let finish = cpu::Finish { bias: Some(bias), add: false, activation: crate::types::Activation::Identity };
         cpu::linear::linear(&mut raw, x, weight, (outputs, channels).into(), finish);
         let mut y = zeros("predict", &[pixels * outputs + 1])?;
         let (values, rest) = y.split_at_mut(pixels * (outputs - 1));
@@ -112,12 +104,14 @@ impl CustomOp3 for Predict {
         ];
         let x = cuda::memory("predict: x", device, x, x_layout)?;
         let (output, y) = cuda::output("predict", device, candle_core::DType::F32, &[pixels * outputs + 1])?;
-        let sizes = (pixels as u64, cuda::count("predict", channels)?, cuda::count("predict", outputs)?);
+        let [weight, bias] = cuda::floats("predict", layer)?;
+        let dtype = x.dtype_code("predict: x")?;
+        let (channels, count) = (cuda::count("predict", channels)?, cuda::count("predict", outputs)?);
         let activation = match self.activation {
             ValueActivation::Exp => 0,
             ValueActivation::InverseLog => 1,
         };
-        cuda::operations::predict_pixels(device, y, x, layer, sizes, activation)?;
+        cuda::kernels::predict_pixels(device, y, x, dtype, weight, bias, pixels as u64, channels, count, activation)?;
         Ok((output, (pixels * outputs + 1).into()))
     }
 }

@@ -63,7 +63,7 @@ fn on_card(
     add: bool,
 ) -> Result<()> {
     let size = |size| cuda::count("bilinear", size);
-    let operation = cuda::ffi::Bilinear {
+    let operation = cuda::kernels::Bilinear {
         y: y.pointer_mut(),
         x: x.expect("bilinear: x", y.dtype())?.pointer(),
         frames: size(frames)?,
@@ -75,7 +75,7 @@ fn on_card(
         dtype: y.dtype_code("bilinear: y")?,
         add: u32::from(add),
     };
-    cuda::operations::bilinear(device, &operation)
+    cuda::kernels::bilinear(device, &operation)
 }
 
 impl CustomOp1 for Bilinear {

@@ -8,19 +8,10 @@ use crate::operand::{Operand, check_distinct, reading, slice_mut};
 use crate::pages::append;
 #[cfg(feature = "cuda")]
 use crate::pages::locate;
+pub use crate::types::Pairing;
 use candle_core::{CpuStorage, InplaceOp1, InplaceOp2, Layout, Result, Tensor, bail};
 #[cfg(feature = "cuda")]
 use candle_core::{CudaStorage, DType};
-
-/// Which two channels turn together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pairing {
-    /// 2-D, split halves: the head is cut in two halves (row, column); within each, channel j pairs with j + half / 2.
-    /// Angle table columns: the row angles (dim / 4), then the column angles (dim / 4).
-    SplitHalves,
-    /// Channel 2 j pairs with 2 j + 1.
-    Interleaved,
-}
 
 /// Angles of the tokens of a frame: cos and sin `[tokens, head_dim / 2]` float32.
 #[derive(Debug, Clone)]
@@ -187,7 +178,7 @@ impl<'a> NormRotate<'a> {
         let [q_weight, q_bias, k_weight, k_bias, cos, sin] =
             self.operands.each_ref().map(|operand| operand.memory(OP, device));
         let operands = [q_weight?, q_bias?, k_weight?, k_bias?, cos?, sin?];
-        let [norms @ .., cosines, sines] = cuda::operations::floats(OP, operands)?;
+        let [norms @ .., cosines, sines] = cuda::floats(OP, operands)?.map(cuda::Memory::pointer);
         let times = match &self.times {
             Some(times) => times.memory(OP, device)?.expect(OP, DType::F32)?.pointer(),
             None => std::ptr::null(),
@@ -204,7 +195,7 @@ impl<'a> NormRotate<'a> {
             None => (std::ptr::null_mut(), 0),
         };
         let size = |size| cuda::count(OP, size);
-        let operation = cuda::ffi::NormRotate {
+        let operation = cuda::kernels::NormRotate {
             qkv: qkv.pointer_mut(),
             norms,
             cosines,
@@ -224,7 +215,7 @@ impl<'a> NormRotate<'a> {
             eps: self.eps,
             dtype: qkv.dtype_code(OP)?,
         };
-        cuda::operations::norm_rotate(device, &operation)
+        cuda::kernels::norm_rotate(device, &operation)
     }
 }
 

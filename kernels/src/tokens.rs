@@ -113,7 +113,7 @@ impl CustomOp2 for JoinChannels {
         let b = cuda::memory("join_channels: b", device, b, b_layout)?.expect("join_channels: b", F32)?;
         let (output, y) = cuda::output("join_channels", device, F32, &shape)?;
         let size = |size| cuda::count("join_channels", size);
-        cuda::operations::join_channels(device, y, a, b, (rows as u64, size(c)?, size(d)?))?;
+        cuda::kernels::join_channels(device, y, a, b, rows as u64, size(c)?, size(d)?)?;
         Ok((output, shape.into()))
     }
 }

@@ -3,8 +3,8 @@
 use super::Finish;
 use super::gemm::{Source, gemm};
 use super::linear::linear;
-use crate::conv::Window;
 use crate::operand::Element;
+use crate::types::Window;
 use rayon::prelude::*;
 
 /// Neighbourhoods of the pixels of the output, read where they lie in the picture.

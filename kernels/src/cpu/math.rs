@@ -1,6 +1,6 @@
 //! Elementary functions that vectorise, and loops over many elements.
 
-use crate::linear::Activation;
+use crate::types::Activation;
 use pulp::{Arch, Simd};
 use rayon::prelude::*;
 

@@ -17,7 +17,7 @@ pub(crate) mod prediction;
 pub(crate) mod resample;
 pub(crate) mod rotary;
 
-use crate::linear::Activation;
+use crate::types::Activation;
 pub(crate) use math::par_activate;
 
 /// What becomes of the sums.

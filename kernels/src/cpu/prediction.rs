@@ -1,6 +1,6 @@
 //! The last layer of a dense head on the CPU.
 
-use crate::prediction::ValueActivation;
+use crate::types::ValueActivation;
 use rayon::prelude::*;
 
 /// raw `[pixels, n + 1]` -> values `[pixels, n]`, confidences `[pixels]`.

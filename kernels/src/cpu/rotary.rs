@@ -1,7 +1,7 @@
 //! LayerNorm and rotation of queries and keys.
 
 use super::math::moments;
-use crate::rotary::Pairing;
+use crate::types::Pairing;
 use pulp::Arch;
 use rayon::prelude::*;
 

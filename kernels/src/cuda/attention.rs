@@ -1,6 +1,6 @@
 //! Attention within frames and over pages.
 
-use super::{Card, Memory, count, ffi, launched, memory, output, stream};
+use super::{Card, Memory, count, kernels, memory, output};
 use candle_core::cuda_backend::CudaDevice;
 use candle_core::{CudaStorage, DType, Layout, Result, bail};
 
@@ -15,7 +15,7 @@ pub(crate) fn within_frames(
     let (y, target) = output(op, &storage.device, qkv.dtype(), &[frames, tokens, heads * dim])?;
     let width = heads * dim;
     // A frame is a page of the product.
-    let pool = ffi::PagePool {
+    let pool = kernels::PagePool {
         keys: qkv.skip(width).pointer(),
         value_offset: width as i64,
         row_stride: 3 * width as i64,
@@ -55,7 +55,7 @@ pub(crate) fn attend(
     op: &'static str,
     device: &CudaDevice,
     queries: &Queries,
-    [frames, special]: [ffi::PagePool; 2],
+    [frames, special]: [kernels::PagePool; 2],
     table: &Table,
     target: Memory,
 ) -> Result<()> {
@@ -73,7 +73,7 @@ pub(crate) fn attend(
     }
     let row = (3 * heads * dim) as i64;
     let size = |size| count(op, size);
-    let mut attention = ffi::PagedAttention {
+    let mut attention = kernels::PagedAttention {
         queries: qkv.pointer(),
         query_stride: row,
         group_stride: row * tokens as i64,
@@ -101,34 +101,28 @@ pub(crate) fn attend(
     // SAFETY: they read and write the description alone.
     match hopper {
         #[cfg(periplus_hopper)]
-        true => unsafe { ffi::paged_attention_hopper_plan(&raw mut attention, card.multiprocessors) },
-        _ => unsafe { ffi::paged_attention_plan(&raw mut attention, card.multiprocessors) },
+        true => unsafe { kernels::hopper::paged_attention_plan(&raw mut attention, card.multiprocessors) },
+        _ => unsafe { kernels::paged_attention_plan(&raw mut attention, card.multiprocessors) },
     }
     // SAFETY: as above.
-    let floats = unsafe { ffi::paged_attention_workspace(&raw const attention) } as usize;
+    let floats = unsafe { kernels::paged_attention_workspace(&raw const attention) } as usize;
     // Freed in the order of the stream, so after the kernels that use it.
     let workspace = if floats == 0 { None } else { Some(output(op, device, DType::F32, &[floats])?) };
     if let Some((_, memory)) = &workspace {
         attention.workspace = memory.pointer_mut();
     }
-    let stream = stream(device)?;
-    // SAFETY: shapes, strides and page numbers have been checked against the memory that the tensors hold; what is
-    // queued on a stream is done before later work on it, that of freeing the memory included.
-    launched(
-        op,
-        match hopper {
-            #[cfg(periplus_hopper)]
-            true => unsafe { ffi::paged_attention_hopper(&raw const attention, stream) },
-            _ => unsafe { ffi::paged_attention(&raw const attention, stream) },
-        },
-    )
+    match hopper {
+        #[cfg(periplus_hopper)]
+        true => kernels::hopper::paged_attention(device, &attention),
+        _ => kernels::paged_attention(device, &attention),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::ffi;
+    use super::kernels;
 
-    type Plan = unsafe extern "C" fn(*mut ffi::PagedAttention, u32);
+    type Plan = unsafe extern "C" fn(*mut kernels::PagedAttention, u32);
 
     /// `tokens` queries of 16 heads over `pages` full pages of `page_size` rows.
     fn planned(
@@ -136,9 +130,9 @@ mod tests {
         dtype: i32,
         [tokens, pages, page_size]: [u32; 3],
         multiprocessors: u32,
-    ) -> ffi::PagedAttention {
-        let pool = ffi::PagePool { keys: std::ptr::null(), value_offset: 0, row_stride: 0, page_stride: 0, pages };
-        let mut attention = ffi::PagedAttention {
+    ) -> kernels::PagedAttention {
+        let pool = kernels::PagePool { keys: std::ptr::null(), value_offset: 0, row_stride: 0, page_stride: 0, pages };
+        let mut attention = kernels::PagedAttention {
             queries: std::ptr::null(),
             query_stride: 0,
             group_stride: 0,
@@ -171,9 +165,9 @@ mod tests {
     #[test]
     fn plans_are_possible_and_modest() {
         let mut plans: Vec<(Plan, i32)> =
-            vec![(ffi::paged_attention_plan, ffi::F32), (ffi::paged_attention_plan, ffi::BF16)];
+            vec![(kernels::paged_attention_plan, kernels::F32), (kernels::paged_attention_plan, kernels::BF16)];
         #[cfg(periplus_hopper)]
-        plans.push((ffi::paged_attention_hopper_plan, ffi::BF16));
+        plans.push((kernels::hopper::paged_attention_plan, kernels::BF16));
         let mut partly = 0;
         for (plan, dtype) in plans {
             for multiprocessors in [16, 46, 84, 108, 114, 132, 170] {
@@ -186,7 +180,7 @@ mod tests {
                         assert!((1..=64).contains(&a.splits), "{context}");
                         assert!(a.splits > 1 || a.whole == 0, "{context}");
                         // SAFETY: it reads the description alone.
-                        let floats = unsafe { ffi::paged_attention_workspace(&raw const a) };
+                        let floats = unsafe { kernels::paged_attention_workspace(&raw const a) };
                         assert_eq!(floats == 0, a.splits == 1, "{context}");
                         assert!(a.whole == 0 || floats <= 4 << 20, "{context}: {floats} numbers");
                         partly += usize::from(a.whole > 0);

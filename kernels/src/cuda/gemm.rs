@@ -2,10 +2,9 @@
 
 #[cfg(periplus_hopper)]
 use super::Card;
-use super::{Memory, count, ffi, launched, memory, stream};
-use crate::conv::Window;
-use crate::linear::Activation;
-use crate::operand::Operand;
+use super::{Memory, count, kernels, memory};
+use crate::types::Activation;
+use crate::types::Window;
 use candle_core::{CudaStorage, DType, Layout, Result, bail};
 use std::ffi::c_int;
 
@@ -22,7 +21,7 @@ pub(crate) fn gemm(
     target: &Target,
     (x, x_layout): (&CudaStorage, &Layout),
     (weight, weight_layout): (&CudaStorage, &Layout),
-    bias: Option<&Operand<'_>>,
+    bias: Option<Memory>,
     window: &Window,
 ) -> Result<()> {
     let device = &x.device;
@@ -33,10 +32,10 @@ pub(crate) fn gemm(
         let dtypes = (x.dtype(), weight.dtype(), target.y.dtype());
         bail!("{op}: x, weight and y stored as {dtypes:?} must be of one type, y that or F32")
     }
-    let bias = bias.map(|bias| bias.memory(op, device)?.expect(op, DType::F32)).transpose()?;
+    let bias = bias.map(|bias| bias.expect(op, DType::F32)).transpose()?;
     let [height, width, inputs] = window.input;
     let size = |size| count(op, size);
-    let gemm = ffi::Gemm {
+    let gemm = kernels::Gemm {
         x: x.pointer(),
         weight: weight.pointer(),
         bias: bias.map_or(std::ptr::null(), Memory::pointer),
@@ -54,18 +53,17 @@ pub(crate) fn gemm(
         activation: activation(target.activation),
         add: u32::from(target.add),
     };
-    let stream = stream(device)?;
     #[cfg(periplus_hopper)]
-    let card = Card::of(device)?;
-    // SAFETY: shapes have been checked against each other and against the memory that the tensors hold; what is
-    // queued on a stream is done before later work on it, that of freeing the memory included.
-    #[cfg(periplus_hopper)]
-    if card.hopper && unsafe { ffi::gemm_hopper_fits(&raw const gemm) } != 0 {
-        let plan = unsafe { ffi::gemm_hopper_plan(&raw const gemm, card.multiprocessors) };
-        return launched(op, unsafe { ffi::gemm_hopper(&raw const gemm, plan, stream) });
+    {
+        let card = Card::of(device)?;
+        // SAFETY: it reads the struct alone.
+        if card.hopper && unsafe { kernels::hopper::gemm_fits(&raw const gemm) } != 0 {
+            // SAFETY: as above.
+            let plan = unsafe { kernels::hopper::gemm_plan(&raw const gemm, card.multiprocessors) };
+            return kernels::hopper::gemm(device, &gemm, plan);
+        }
     }
-    // SAFETY: as above.
-    launched(op, unsafe { ffi::gemm(&raw const gemm, stream) })
+    kernels::gemm(device, &gemm)
 }
 
 fn activation(activation: Activation) -> c_int {

@@ -4,10 +4,9 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod attention;
-pub(crate) mod ffi;
 pub(crate) mod foreign;
 pub(crate) mod gemm;
-pub(crate) mod operations;
+pub(crate) mod kernels;
 
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::cuda_backend::cudarc::driver::sys::{
@@ -27,6 +26,12 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
+    /// An address without memory.
+    #[cfg(test)]
+    pub(crate) fn nowhere() -> Self {
+        Self { address: 0x1000, dtype: DType::F32 }
+    }
+
     pub(crate) fn dtype(self) -> DType {
         self.dtype
     }
@@ -51,9 +56,9 @@ impl Memory {
     /// How the kernels number the type.
     pub(crate) fn dtype_code(self, what: &str) -> Result<c_int> {
         match self.dtype {
-            DType::F32 => Ok(ffi::F32),
-            DType::F16 => Ok(ffi::F16),
-            DType::BF16 => Ok(ffi::BF16),
+            DType::F32 => Ok(kernels::F32),
+            DType::F16 => Ok(kernels::F16),
+            DType::BF16 => Ok(kernels::BF16),
             other => bail!("{what}: stored as {other:?}, but only f32, bf16 and f16 are known"),
         }
     }
@@ -106,6 +111,14 @@ pub(crate) fn target(what: &str, device: &CudaDevice, storage: &CudaStorage, lay
     memory(what, device, storage, layout)
 }
 
+/// Operands that are all float32, or an error.
+pub(crate) fn floats<const N: usize>(op: &str, operands: [Memory; N]) -> Result<[Memory; N]> {
+    for operand in operands {
+        operand.expect(op, DType::F32)?;
+    }
+    Ok(operands)
+}
+
 /// Memory for an output, which the kernel is to write in full.
 pub(crate) fn output(op: &str, device: &CudaDevice, dtype: DType, dims: &[usize]) -> Result<(CudaStorage, Memory)> {
     fn allocate<T: DeviceRepr + CudaDType>(device: &CudaDevice, count: usize) -> Result<CudaStorage> {
@@ -130,11 +143,12 @@ pub(crate) fn output(op: &str, device: &CudaDevice, dtype: DType, dims: &[usize]
     Ok((storage, memory))
 }
 
+/// The handle of CUDA's per-thread default stream, which is another stream in each thread. So two uses of it are not ordered.
+const PER_THREAD: usize = 2;
+
 /// The CUDA stream of `device`, which is made current for the launch that follows.
-pub(crate) fn stream(device: &CudaDevice) -> Result<ffi::Stream> {
+pub(crate) fn stream(device: &CudaDevice) -> Result<kernels::Stream> {
     let stream = device.cuda_stream();
-    // This handle means another stream in each thread, so that no order holds between two uses of it.
-    const PER_THREAD: usize = 2;
     if stream.cu_stream().addr() == PER_THREAD {
         bail!("operations need a CUDA stream of device::cuda_stream, not CUDA's per-thread default stream")
     }
@@ -148,14 +162,14 @@ pub(crate) fn launched(op: &str, error: c_int) -> Result<()> {
         return Ok(());
     }
     // SAFETY: it takes back what the runtime would report again after the next launch.
-    unsafe { ffi::cudaGetLastError() };
-    if error == ffi::OUT_OF_MEMORY {
+    unsafe { kernels::cudaGetLastError() };
+    if error == kernels::OUT_OF_MEMORY {
         // Code is loaded at its first use, and needs room like anything else.
         return Err(DriverError(cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY)).w();
     }
     // SAFETY: it answers a string that lives as long as the program, whatever the number.
-    let text = unsafe { CStr::from_ptr(ffi::cudaGetErrorString(error)) };
-    bail!("{op}: the card answered: {}", text.to_string_lossy())
+    let text = unsafe { CStr::from_ptr(kernels::cudaGetErrorString(error)) };
+    bail!("{op}: the GPU failed: {}", text.to_string_lossy())
 }
 
 /// A size as the kernels count it.

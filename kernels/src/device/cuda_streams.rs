@@ -170,8 +170,7 @@ mod tests {
     #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
     use super::*;
-    use crate::cuda::ffi;
-    use std::ffi::c_void;
+    use crate::cuda::{Memory, kernels};
     use std::process::Command;
 
     /// Set in the process that the test below starts.
@@ -182,9 +181,8 @@ mod tests {
         let other = cuda_stream(&device).unwrap();
         let tensor = candle_core::Tensor::zeros(8, candle_core::DType::F32, &other).unwrap();
         let Device::Cuda(cuda) = &device else { panic!("no GPU") };
-        let stream = crate::cuda::stream(cuda).unwrap();
-        // SAFETY: there is no memory at this address, so the context fails, in this process alone.
-        assert_eq!(unsafe { ffi::relu(0x1000 as *mut c_void, ffi::F32, 1, 8, 0, stream) }, 0);
+        // There is no memory at this address, so the context fails, in this process alone.
+        kernels::relu(cuda, Memory::nowhere(), kernels::F32, 1, 8, 0).unwrap();
         device.synchronize().unwrap_err();
         // Further operations are errors, and nothing panics at the end.
         bind_to_thread(&device);
