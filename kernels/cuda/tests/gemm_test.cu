@@ -12,19 +12,19 @@ struct Kernel {
 };
 static uint32_t multiprocessors;
 static const Kernel kernels[] = {
-    {"portable", product, [](const Gemm *) { return 1; }},
+    {"portable", periplus_gemm, [](const Gemm *) { return 1; }},
     {"hopper",
      [](const Gemm *p, cudaStream_t stream) {
          return periplus_gemm_hopper(p, periplus_gemm_hopper_plan(p, multiprocessors), stream);
      },
-     gemm_hopper_fits},
+     periplus_gemm_hopper_fits},
     // Plans that suit a card and sizes that are not at hand; the same for a case each time.
     {"hopper, any plan",
      [](const Gemm *p, cudaStream_t stream) {
          const uint32_t sizes = p->frames * 7 + p->height * 5 + p->width * 3 + p->inputs / 8 + p->outputs;
          return periplus_gemm_hopper(p, sizes % GEMM_HOPPER_PLANS, stream);
      },
-     gemm_hopper_fits, false},
+     periplus_gemm_hopper_fits, false},
 };
 static const char *type_names[] = {"f32", "f16", "bf16"};
 

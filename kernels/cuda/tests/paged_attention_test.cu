@@ -12,8 +12,8 @@ struct Kernel {
     Run run;
     void (*plan)(PagedAttention *, uint32_t);
 };
-static Kernel hopper = {"hopper", paged_attention_hopper, paged_attention_hopper_plan},
-              portable = {"portable", paged_attention, paged_attention_plan};
+static Kernel hopper = {"hopper", periplus_paged_attention_hopper, periplus_paged_attention_hopper_plan},
+              portable = {"portable", periplus_paged_attention, periplus_paged_attention_plan};
 static const char *names[] = {"f32", "f16", "bf16"};
 void check(const Case &c, const Kernel &k, std::mt19937_64 &random, const char *what) {
     Built b;
