@@ -67,7 +67,8 @@ mod tests {
         }
         assert_eq!(Timestamp::parse("7.0000000019").unwrap().nanoseconds(), 7_000_000_001);
         assert_eq!(Timestamp::from_seconds(-0.25).unwrap().to_string(), "-0.25");
-        assert_eq!(Timestamp::from_seconds(0.033_333).unwrap().seconds(), 0.033_333);
+        assert_eq!(Timestamp::from_seconds(0.033_333), Timestamp::parse("0.033333"));
+        assert!((Timestamp::from_nanoseconds(33_333_000).seconds() - 0.033_333).abs() < 1e-12);
         for wrong in ["", ".5", "1e9", "1.2.3", "-1", "99999999999999999999"] {
             assert_eq!(Timestamp::parse(wrong), None, "{wrong}");
         }
