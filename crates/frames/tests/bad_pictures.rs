@@ -126,3 +126,61 @@ proptest::proptest! {
         let _ = decode(&contents[..length.index(contents.len())]);
     }
 }
+
+/// An end marker behind half of the data does not make a JPEG whole.
+#[test]
+fn a_jpeg_that_ends_early_and_is_closed_is_cut_short() {
+    let whole = data("images/landscape.jpg");
+    assert!(decode(&whole).is_ok());
+    for length in [whole.len() * 9 / 10, whole.len() / 2] {
+        let closed = [&whole[..length], b"\xFF\xD9"].concat();
+        assert!(matches!(decode(&closed).unwrap_err(), PictureError::CutShort), "{length} of {}", whole.len());
+    }
+}
+
+/// Some phones write the orientation as LONG instead of SHORT.
+#[test]
+fn an_orientation_of_four_bytes_turns_the_picture() {
+    let mut contents = data("images/orientation6.jpg");
+    let expected = decode(&contents).unwrap();
+    let little = contents.windows(4).position(|bytes| bytes == b"\x12\x01\x03\x00");
+    let big = contents.windows(4).position(|bytes| bytes == b"\x01\x12\x00\x03");
+    match (little, big) {
+        (Some(at), _) => {
+            contents[at + 2] = 4;
+            contents[at + 8..at + 12].copy_from_slice(&6_u32.to_le_bytes());
+        }
+        (None, Some(at)) => {
+            contents[at + 3] = 4;
+            contents[at + 8..at + 12].copy_from_slice(&6_u32.to_be_bytes());
+        }
+        (None, None) => panic!("the picture has no orientation"),
+    }
+    assert_eq!(decode(&contents).unwrap(), expected);
+}
+
+#[test]
+fn other_files_are_named_for_what_they_are() {
+    for (contents, kind) in [
+        (&b"\0\0\0\x18ftypheic\0\0\0\0"[..], "HEIC"),
+        (b"\0\0\0\x1cftypavif\0\0\0\0", "AVIF"),
+        (b"\0\0\0\x18ftypisom\0\0\0\0", "a video"),
+        (b"\xff\x0a\0\0\0\0\0\0\0\0\0\0", "JPEG XL"),
+        (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"),
+        (b"<!DOCTYPE html><html></html>", "a web page"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS pointer"),
+        (b"P6 2 2 255\n", "PNM"),
+    ] {
+        let message = decode(contents).unwrap_err().to_string();
+        assert!(message.starts_with("the file is ") && message.contains(kind), "{message}");
+    }
+    // A lossless and a 12-bit JPEG are sound files.
+    let header = |marker: u8, bits: u8| {
+        let frame = [0xFF, marker, 0, 11, bits, 0, 8, 0, 8, 1, 1, 0x11, 0];
+        [&b"\xFF\xD8"[..], &frame, b"\xFF\xDA\0\x08\x01\x01\0\0\x3F\0\0\xFF\xD9"].concat()
+    };
+    for (contents, what) in [(header(0xC3, 8), "a lossless JPEG"), (header(0xC1, 12), "a JPEG of 12 bits")] {
+        let message = decode(&contents).unwrap_err().to_string();
+        assert!(message.contains("not supported") && message.ends_with(what), "{message}");
+    }
+}

@@ -56,7 +56,15 @@ impl Scratch {
 
 /// The built program.
 pub(crate) fn periplus() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_periplus"));
+    let program = env!("CARGO_BIN_EXE_periplus");
+    let mut command;
+    if cfg!(target_os = "linux") {
+        // Signals that are ignored where the tests start, as in the background of a script, would stay so in the program.
+        command = Command::new("env");
+        command.args(["--default-signal=INT,TERM,HUP", program]);
+    } else {
+        command = Command::new(program);
+    }
     command.stdin(Stdio::null());
     command
 }
