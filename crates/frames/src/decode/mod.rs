@@ -55,12 +55,12 @@ fn decode_noting(contents: &[u8], warnings: &mut Vec<PictureWarning>) -> Result<
             if !jpeg::is_whole(contents) {
                 return Err(PictureError::CutShort);
             }
-            let decoded = match jpeg::examine(contents)? {
-                Decoding::Usual(contents) => decode_as(&contents, format)?,
-                Decoding::Unusual(contents) => jpeg::decode_unusual(&contents)?,
+            let (decoded, complete) = match jpeg::examine(contents)? {
+                Decoding::Usual(contents) => (decode_as(&contents, format)?, jpeg::scan_is_complete(&contents)),
+                Decoding::Unusual(contents) => (jpeg::decode_unusual(&contents)?, jpeg::scan_is_complete(&contents)),
             };
             // Decoders fill what is missing of a scan with one colour, also where an end marker follows.
-            if !jpeg::scan_is_complete(contents) {
+            if !complete {
                 return Err(PictureError::CutShort);
             }
             Ok(upright(decoded))
