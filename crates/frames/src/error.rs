@@ -60,7 +60,7 @@ pub enum PictureError {
     Unsupported(String),
     /// The decoder gave up.
     #[error("the picture cannot be decoded, the file is damaged or cut short: {0}")]
-    Damaged(#[source] image::ImageError),
+    Damaged(String),
     /// A JPEG without its end, which decoders would fill with one colour.
     #[error("the picture is cut short: the JPEG ends before all of its data")]
     CutShort,

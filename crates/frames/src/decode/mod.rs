@@ -3,10 +3,11 @@
 mod jpeg;
 mod kind;
 mod orientation;
+mod scans;
 mod tiff;
 
 use std::fmt;
-use std::io::Cursor;
+use std::io::{Cursor, ErrorKind};
 
 use image::error::{UnsupportedError, UnsupportedErrorKind};
 use image::metadata::Orientation;
@@ -56,8 +57,8 @@ fn decode_noting(contents: &[u8], warnings: &mut Vec<PictureWarning>) -> Result<
                 return Err(PictureError::CutShort);
             }
             let (decoded, complete) = match jpeg::examine(contents)? {
-                Decoding::Usual(contents) => (decode_as(&contents, format)?, jpeg::scan_is_complete(&contents)),
-                Decoding::Unusual(contents) => (jpeg::decode_unusual(&contents)?, jpeg::scan_is_complete(&contents)),
+                Decoding::Usual(contents) => (decode_as(&contents, format)?, scans::are_complete(&contents)),
+                Decoding::Unusual(contents) => (jpeg::decode_unusual(&contents)?, scans::are_complete(&contents)),
             };
             // Decoders fill what is missing of a scan with one colour, also where an end marker follows.
             if !complete {
@@ -142,7 +143,7 @@ fn decoder(contents: &[u8], format: ImageFormat) -> Result<impl ImageDecoder + '
     // A decoder may need a second copy of the picture.
     limits.max_alloc = Some(2 * MAX_PICTURE_BYTES);
     reader.limits(limits);
-    reader.into_decoder().map_err(picture_error)
+    reader.into_decoder().map_err(|error| picture_error(&error, format))
 }
 
 /// Checks the bytes that a picture takes when it is decoded.
@@ -160,20 +161,32 @@ fn decode_as(contents: &[u8], format: ImageFormat) -> Result<Decoded, PictureErr
     check_bytes(width, height, color.bytes_per_pixel())?;
     let rgb = if color == ColorType::Rgb8 {
         let mut rgb = vec![[0; 3]; width as usize * height as usize];
-        decoder.read_image(rgb.as_flattened_mut()).map_err(picture_error)?;
+        decoder.read_image(rgb.as_flattened_mut()).map_err(|error| picture_error(&error, format))?;
         rgb
     } else {
         let mut samples = vec![0; decoder.total_bytes() as usize];
-        decoder.read_image(&mut samples).map_err(picture_error)?;
+        decoder.read_image(&mut samples).map_err(|error| picture_error(&error, format))?;
         to_rgb(samples, color, has_alpha_channel(contents, format))?
     };
     Ok((rgb, width as usize, height as usize))
 }
 
-fn picture_error(error: ImageError) -> PictureError {
+/// A sentence of our own: those of decoders may hold Rust debug text.
+fn picture_error(error: &ImageError, format: ImageFormat) -> PictureError {
+    let name = match format {
+        ImageFormat::Jpeg => "JPEG",
+        ImageFormat::Png => "PNG",
+        ImageFormat::Tiff => "TIFF",
+        ImageFormat::WebP => "WebP",
+        _ => "BMP",
+    };
     match error {
-        ImageError::Unsupported(what) => PictureError::Unsupported(plain(&what)),
-        other => PictureError::Damaged(other),
+        ImageError::Unsupported(what) => PictureError::Unsupported(plain(what)),
+        ImageError::Limits(_) => PictureError::Unsupported(format!("this {name} needs too much memory")),
+        ImageError::IoError(error) if error.kind() == ErrorKind::UnexpectedEof => {
+            PictureError::Damaged(format!("the {name} data ends too early"))
+        }
+        _ => PictureError::Damaged(format!("the {name} data is not valid")),
     }
 }
 
@@ -218,9 +231,7 @@ fn to_rgb(samples: Vec<u8>, color: ColorType, alpha_channel: bool) -> Result<Vec
             samples.as_chunks().0.iter().map(|&[red, green, blue, _]| [red, green, blue]).collect()
         }
         ColorType::Rgb8 | ColorType::Rgb16 => samples.as_chunks().0.to_vec(),
-        other => {
-            return Err(PictureError::Unsupported(format!("its samples are {other:?}")));
-        }
+        _ => return Err(PictureError::Unsupported("samples are floating-point numbers".into())),
     })
 }
 
@@ -233,6 +244,19 @@ fn high_bytes(samples: &[u8]) -> Vec<u8> {
 fn onto_white([red, green, blue, alpha]: [u8; 4]) -> [u8; 3] {
     let alpha = u32::from(alpha);
     [red, green, blue].map(|value| divided_by_255(u32::from(value) * alpha + 255 * (255 - alpha)))
+}
+
+/// CMYK (255 is full ink) as Pillow converts it.
+fn from_cmyk([cyan, magenta, yellow, black]: [u8; 4]) -> [u8; 3] {
+    let light = 255 - black;
+    [cyan, magenta, yellow].map(|ink| light - divided_by_255(u32::from(ink) * u32::from(light)))
+}
+
+/// A pixel whose colours are multiplied with its opacity, as Pillow divides them again.
+fn divided_by_alpha([red, green, blue, alpha]: [u8; 4]) -> [u8; 4] {
+    let divided =
+        |value: u8| if alpha == 0 { value } else { (u32::from(value) * 255 / u32::from(alpha)).min(255) as u8 };
+    [divided(red), divided(green), divided(blue), alpha]
 }
 
 /// `value / 255`, rounded, for `value` up to 255 * 255, by shifts.

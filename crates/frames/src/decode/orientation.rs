@@ -17,7 +17,7 @@ pub(super) fn orientation(contents: &[u8], format: ImageFormat) -> Orientation {
         ImageFormat::Jpeg => jpeg(contents),
         ImageFormat::Png => png(contents),
         ImageFormat::WebP => webp(contents),
-        ImageFormat::Tiff => tiff_tag(contents, 0x0112).and_then(exif_value),
+        ImageFormat::Tiff => super::tiff::metadata(contents),
         _ => None,
     };
     found.and_then(Orientation::from_exif).unwrap_or(Orientation::NoTransforms)
@@ -41,7 +41,7 @@ fn jpeg(contents: &[u8]) -> Option<u8> {
 }
 
 fn png(contents: &[u8]) -> Option<u8> {
-    let (mut exif, mut xmp) = (None, None);
+    let (mut exif, mut profile, mut xmp) = (None, None, None);
     let mut rest = contents.get(8..)?;
     while let Some((length, after)) = rest.split_first_chunk::<4>() {
         let length = u32::from_be_bytes(*length) as usize;
@@ -53,7 +53,7 @@ fn png(contents: &[u8]) -> Option<u8> {
             b"tEXt" | b"zTXt" | b"iTXt" => {
                 let key = data.split(|&byte| byte == 0).next().unwrap_or_default();
                 if key == b"Raw profile type exif" {
-                    exif = exif.or_else(|| exif_orientation(&raw_profile(&text(kind, data)?)?));
+                    profile = profile.or_else(|| exif_orientation(&raw_profile(&text(kind, data)?)?));
                 } else if key == b"XML:com.adobe.xmp" {
                     xmp = xmp.or_else(|| xmp_orientation(&text(kind, data)?));
                 }
@@ -63,7 +63,7 @@ fn png(contents: &[u8]) -> Option<u8> {
         let Some(next) = after.get(8 + length..) else { break };
         rest = next;
     }
-    exif.or(xmp)
+    exif.or(profile).or(xmp)
 }
 
 /// The text of a PNG chunk, inflated if need be.
@@ -115,11 +115,12 @@ fn exif_orientation(exif: &[u8]) -> Option<u8> {
     tiff_tag(exif.strip_prefix(b"Exif\0\0").unwrap_or(exif), 0x0112).and_then(exif_value)
 }
 
-fn exif_value(value: u32) -> Option<u8> {
+pub(super) fn exif_value(value: u32) -> Option<u8> {
     u8::try_from(value).ok().filter(|value| (1..=8).contains(value))
 }
 
-/// The value of a tag of one SHORT or LONG in the first directory of a TIFF file. EXIF says SHORT; some phones write LONG.
+/// The value of a tag of one number in the first directory of a TIFF file. EXIF says SHORT; some phones write LONG, and Pillow
+/// takes signed bytes, fractions and floating-point numbers too.
 fn tiff_tag(tiff: &[u8], wanted: u16) -> Option<u32> {
     const SHORT: [u16; 2] = [3, 8];
     const LONG: [u16; 3] = [4, 9, 13];
@@ -147,15 +148,28 @@ fn tiff_tag(tiff: &[u8], wanted: u16) -> Option<u32> {
         match short(at)? == wanted {
             true if SHORT.contains(&kind) => short(at + count).map(u32::from),
             true if LONG.contains(&kind) => long(at + count),
+            true if kind == 6 => tiff.get(at + count).map(|&value| u32::from(value)),
+            true if kind == 5 || kind == 10 => {
+                let at = long(at + count)? as usize;
+                let (value, of) = (long(at)?, long(at.checked_add(4)?)?);
+                (value.checked_rem(of)? == 0).then(|| value / of)
+            }
+            true if kind == 11 => {
+                long(at + count).map(f32::from_bits).filter(|value| value.fract() == 0.0).map(|value| value as u32)
+            }
             _ => None,
         }
     })
 }
 
 /// The orientation in an XMP packet, as attribute or element.
-fn xmp_orientation(packet: &[u8]) -> Option<u8> {
+pub(super) fn xmp_orientation(mut packet: &[u8]) -> Option<u8> {
     const NAME: &[u8] = b"tiff:Orientation";
-    let after = packet.get(find(packet, NAME)? + NAME.len()..)?;
-    let digit = after.strip_prefix(b"=\"").or(after.strip_prefix(b">"))?.first()?;
-    exif_value(u32::from(digit.wrapping_sub(b'0')))
+    loop {
+        packet = packet.get(find(packet, NAME)? + NAME.len()..)?;
+        let value = packet.strip_prefix(b"=\"").or(packet.strip_prefix(b">"));
+        if let Some(digit) = value.and_then(|value| value.first()).filter(|digit| digit.is_ascii_digit()) {
+            return exif_value(u32::from(digit - b'0'));
+        }
+    }
 }

@@ -2,17 +2,20 @@
 //!
 //! The decoder behind the `image` crate refuses or misreads much of what cameras, scanners and scientific programs write: planes
 //! apart in tiles, palettes, gray with alpha, 4 and 12 bits, bits in reverse order, JPEG in YCbCr. These are read here. What is
-//! not (CMYK, fax and rare compressions) is left to it.
+//! not (fax, and JPEG of four colours) is left to it.
 
 use std::io::Read;
 
 use flate2::read::ZlibDecoder;
 
-use super::{Decoded, check_bytes, decode_as, jpeg, onto_white};
+use super::orientation::xmp_orientation;
+use super::{Decoded, check_bytes, decode_as, divided_by_alpha, from_cmyk, jpeg, onto_white};
 use crate::PictureError;
 
 /// Tags of a directory.
 mod tag {
+    pub(super) const ORIENTATION: u16 = 274;
+    pub(super) const XMP: u16 = 700;
     pub(super) const NEW_SUBFILE_TYPE: u16 = 254;
     pub(super) const WIDTH: u16 = 256;
     pub(super) const HEIGHT: u16 = 257;
@@ -38,6 +41,9 @@ mod tag {
 
 /// Pages of a file beyond this are not looked at.
 const MOST_PAGES: usize = 64;
+
+/// Pillow reads RGB with up to so many samples more.
+const MOST_EXTRA_SAMPLES: usize = 3;
 
 /// Values of a tag beyond this are not read: strips of a picture of the largest size.
 const MOST_VALUES: usize = 1 << 22;
@@ -120,6 +126,17 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// What the extra sample of RGB is (tag `ExtraSamples`).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Alpha {
+    /// Not there, or something else.
+    None,
+    /// Opacity.
+    Straight,
+    /// Opacity, with which the colours are multiplied.
+    Multiplied,
+}
+
 /// What the directory says of a page.
 #[allow(clippy::struct_excessive_bools)] // four independent facts
 struct Page {
@@ -132,8 +149,7 @@ struct Page {
     reversed: bool,
     planes_apart: bool,
     predictor: bool,
-    /// The extra sample is opacity, with which colours are not multiplied.
-    alpha: bool,
+    alpha: Alpha,
     /// Size of a strip or tile.
     chunk: [usize; 2],
     tiled: bool,
@@ -159,13 +175,53 @@ pub(super) fn decode(contents: &[u8]) -> Result<Option<(Decoded, usize, usize)>,
     if reader.values(directory, tag::SAMPLE_FORMAT).is_some_and(|formats| formats.contains(&3)) {
         return Err(PictureError::Unsupported("samples are floating-point numbers".into()));
     }
-    let Some(page) = Page::read(&reader, directory) else { return Ok(None) };
+    let Some(page) = Page::read(&reader, directory) else {
+        return unread(&reader, directory).map_or(Ok(None), |what| Err(PictureError::Unsupported(what)));
+    };
     check_bytes(page.width as u32, page.height as u32, (page.samples * page.bits.div_ceil(8)).min(255) as u8)?;
     if page.width == 0 || page.height == 0 {
         return Err(PictureError::NoPixels { width: page.width as u32, height: page.height as u32 });
     }
     let bits = if page.photometric <= 1 { page.bits } else { 8 };
     Ok(Some((page.decode(&reader)?, pages, bits)))
+}
+
+/// The orientation by the tag of the page that is decoded, else by its XMP.
+pub(super) fn metadata(contents: &[u8]) -> Option<u8> {
+    let (reader, (_, page)) = (Reader::new(contents)?, pages(contents)?);
+    if let Some(value) = reader.value(page, tag::ORIENTATION) {
+        return u8::try_from(value).ok();
+    }
+    let xmp: Vec<u8> = reader.values(page, tag::XMP)?.iter().map(|&byte| byte as u8).collect();
+    xmp_orientation(&xmp)
+}
+
+/// Why a page is not read, where another decoder would fail at it or ignore what its tags say.
+fn unread(reader: &Reader, page: usize) -> Option<String> {
+    let value = |tag, default| reader.value(page, tag).unwrap_or(default);
+    let bits = reader.value(page, tag::BITS).unwrap_or(1);
+    let compression = match value(tag::COMPRESSION, 1) {
+        6 => Some("old-style JPEG"),
+        33_003 | 33_005 | 34_712 => Some("JPEG 2000"),
+        34_887 => Some("LERC"),
+        34_925 => Some("LZMA"),
+        50_000 => Some("Zstandard"),
+        50_001 => Some("WebP"),
+        50_002 => Some("JPEG XL"),
+        _ => None,
+    };
+    let colours = match value(tag::PHOTOMETRIC, 1) {
+        6 => Some("YCbCr colours without JPEG"),
+        8..=10 => Some("L*a*b* colours"),
+        32_803 | 34_892 => Some("raw data of a camera's sensor"),
+        _ => None,
+    };
+    compression
+        .map(|name| format!("a TIFF compressed with {name}"))
+        .or_else(|| colours.map(|name| format!("a TIFF with {name}")))
+        .or_else(|| (bits > 16).then(|| format!("a TIFF of {bits} bits per sample")))
+        .or_else(|| (value(tag::PLANAR, 1) == 2).then(|| "a TIFF with separate planes (PlanarConfiguration 2)".into()))
+        .or_else(|| (value(tag::FILL_ORDER, 1) == 2).then(|| "a TIFF with reversed bits (FillOrder 2)".into()))
 }
 
 impl Page {
@@ -179,17 +235,19 @@ impl Page {
         let bits = *all_bits.first()? as usize;
         let photometric = value(tag::PHOTOMETRIC, 1);
         let compression = value(tag::COMPRESSION, 1);
-        let predictor = value(tag::PREDICTOR, 1);
+        // As libtiff: only LZW and Deflate have a predictor.
+        let predictor = if matches!(compression, 5 | 8 | 32946) { value(tag::PREDICTOR, 1) } else { 1 };
         let colours = match photometric {
             0 | 1 | 3 => 1,
             2 => 3,
+            5 if compression != 7 => 4,
             6 if compression == 7 => 3,
             _ => return None,
         };
         let known = matches!(bits, 1 | 2 | 4 | 8 | 12 | 16)
             && all_bits.iter().all(|&other| other as usize == bits)
             && matches!(compression, 1 | 5 | 7 | 8 | 32773 | 32946)
-            && (colours..=colours + 1).contains(&samples)
+            && (colours..=colours + MOST_EXTRA_SAMPLES).contains(&samples)
             && (predictor == 1 || predictor == 2 && matches!(bits, 8 | 16))
             && (compression != 7 || bits == 8);
         if !known {
@@ -207,10 +265,13 @@ impl Page {
             return None;
         }
         let extra = reader.value(at, tag::EXTRA_SAMPLES);
-        if photometric == 2 && samples > colours && extra == Some(1) {
-            // Colours are multiplied with the opacity.
-            return None;
-        }
+        let alpha = match extra {
+            _ if photometric != 2 || samples == colours => Alpha::None,
+            Some(0) => Alpha::None,
+            Some(1) => Alpha::Multiplied,
+            // Some writers do not say what the fourth sample is.
+            _ => Alpha::Straight,
+        };
         Some(Self {
             width,
             height,
@@ -221,8 +282,7 @@ impl Page {
             reversed: value(tag::FILL_ORDER, 1) == 2,
             planes_apart: value(tag::PLANAR, 1) == 2 && samples > 1,
             predictor: predictor == 2,
-            // Some writers do not say what the fourth sample is.
-            alpha: samples > colours && extra != Some(0),
+            alpha,
             chunk,
             tiled,
             offsets: reader.values(at, offsets)?,
@@ -363,8 +423,10 @@ impl Page {
                 0 => [!byte(pixel[0]); 3],
                 1 => [byte(pixel[0]); 3],
                 3 => map(pixel[0]),
-                _ if self.alpha && !as_rgb => {
-                    onto_white([byte(pixel[0]), byte(pixel[1]), byte(pixel[2]), byte(pixel[3])])
+                5 => from_cmyk([0, 1, 2, 3].map(|ink| byte(pixel[ink]))),
+                _ if self.alpha != Alpha::None && !as_rgb => {
+                    let pixel = [0, 1, 2, 3].map(|sample| byte(pixel[sample]));
+                    onto_white(if self.alpha == Alpha::Multiplied { divided_by_alpha(pixel) } else { pixel })
                 }
                 _ => [byte(pixel[0]), byte(pixel[1]), byte(pixel[2])],
             })
