@@ -19,7 +19,7 @@ fn half(path: &str) -> Vec<u8> {
 #[test]
 fn what_is_no_picture() {
     assert!(matches!(decode(b"").unwrap_err(), PictureError::Empty));
-    assert!(matches!(decode(b"just some text, named .png").unwrap_err(), PictureError::UnknownFormat));
+    assert!(matches!(decode(b"\x01\x02\x03\x04\x05").unwrap_err(), PictureError::UnknownFormat));
     for signature in [&b"\xFF\xD8\xFF"[..], b"\x89PNG\r\n\x1a\n", b"BM", b"II*\0", b"RIFF\0\0\0\0WEBP"] {
         let error = decode(signature).unwrap_err();
         let message = error.to_string();
@@ -159,20 +159,72 @@ fn an_orientation_of_four_bytes_turns_the_picture() {
     assert_eq!(decode(&contents).unwrap(), expected);
 }
 
+/// The first box of a file of the ISO base media format.
+fn ftyp(major: &[u8], compatible: &[&[u8]]) -> Vec<u8> {
+    let brands = [major, &[0; 4], &compatible.concat()].concat();
+    [&(8 + brands.len() as u32).to_be_bytes()[..], b"ftyp", &brands, b"\0\0\0\x08free"].concat()
+}
+
 #[test]
 fn other_files_are_named_for_what_they_are() {
-    for (contents, kind) in [
-        (&b"\0\0\0\x18ftypheic\0\0\0\0"[..], "HEIC"),
-        (b"\0\0\0\x1cftypavif\0\0\0\0", "AVIF"),
-        (b"\0\0\0\x18ftypisom\0\0\0\0", "a video"),
-        (b"\xff\x0a\0\0\0\0\0\0\0\0\0\0", "JPEG XL"),
-        (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"),
-        (b"<!DOCTYPE html><html></html>", "a web page"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS pointer"),
-        (b"P6 2 2 255\n", "PNM"),
+    let tar = [&[b'a'; 257][..], b"ustar\x0000"].concat();
+    let packets = |start: usize, length: usize| {
+        let packet: Vec<u8> = (0..length).map(|at| if at == start { 0x47 } else { 0xFF }).collect();
+        packet.repeat(4)
+    };
+    let cut_in_a_letter = &"é".repeat(300).into_bytes()[..511];
+    for (contents, kind, advice) in [
+        (&ftyp(b"heic", &[b"mif1", b"heic"])[..], "a HEIC picture", "convert it"),
+        (&ftyp(b"mif1", &[b"mif1", b"heic"]), "a HEIC picture", "convert it"),
+        (&ftyp(b"msf1", &[b"hevc"]), "a HEIC picture", "convert it"),
+        (&ftyp(b"avif", &[b"mif1", b"miaf"]), "an AVIF picture", "convert it"),
+        (&ftyp(b"mif1", &[b"miaf", b"avif"]), "an AVIF picture", "convert it"),
+        (&ftyp(b"mif1", &[b"miaf"]), "a HEIF picture", "convert it"),
+        (&ftyp(b"crx ", &[b"isom"]), "a camera's raw picture (Canon CR3)", "a raw converter"),
+        (&ftyp(b"qt  ", &[]), "a video (QuickTime)", "extract its frames"),
+        (&ftyp(b"isom", &[b"avc1", b"avif"]), "a video (MP4)", "extract its frames"),
+        (b"\0\0\0\x08wide\0\0\0\0mdat", "a video (QuickTime)", "extract its frames"),
+        (b"\x1a\x45\xdf\xa3\x01\0\0\0", "a video (Matroska or WebM)", "extract its frames"),
+        (b"RIFF\x10\0\0\0AVI LIST", "a video (AVI)", "extract its frames"),
+        (&packets(0, 188), "a video (MPEG transport stream)", "extract its frames"),
+        (&packets(4, 192), "a video (MPEG transport stream)", "extract its frames"),
+        (b"\0\0\x01\xba\x44\0", "a video (MPEG program stream)", "extract its frames"),
+        (b"\0\0\0\x01\x67\x42\0\x1e", "a video (H.264)", "extract its frames"),
+        (b"YUV4MPEG2 W4 H4 F25:1\n", "a video (Y4M)", "extract its frames"),
+        (b"\xff\x0a\0\0\0\0\0\0\0\0\0\0", "a JPEG XL picture", "convert it"),
+        (b"\0\0\0\x0cJXL \r\n\x87\n", "a JPEG XL picture", "convert it"),
+        (b"\0\0\0\x0cjP  \r\n\x87\n", "a JPEG 2000 picture", "convert it"),
+        (b"GIF89a\x01\0\x01\0", "a GIF picture", "convert it"),
+        (b"8BPS\0\x01", "a Photoshop file", "convert it"),
+        (b"v/1\x01\x02\0\0\0", "an OpenEXR picture", "convert it"),
+        (b"#?RADIANCE\nFORMAT=32-bit_rle_rgbe\n", "a Radiance HDR picture", "convert it"),
+        (b"P6 2 2 255\n\xff\xff\xff", "a PNM picture", "convert it"),
+        (b"P5\n2 2 255\n\x80\x81\x82\x83", "a PNM picture", "convert it"),
+        (b"FUJIFILMCCD-RAW 0201", "a camera's raw picture (Fujifilm RAF)", "a raw converter"),
+        (b"IIRO\x08\0\0\0", "a camera's raw picture (Olympus ORF)", "a raw converter"),
+        (b"IIU\0\x18\0\0\0", "a camera's raw picture (Panasonic RW2)", "a raw converter"),
+        (b"PK\x03\x04\x14\0", "a ZIP archive", "unpack it"),
+        (b"7z\xbc\xaf\x27\x1c\0\x04", "a 7z archive", "unpack it"),
+        (b"Rar!\x1a\x07\x01\0", "a RAR archive", "unpack it"),
+        (&tar, "a tar archive", "unpack it"),
+        (b"\x1f\x8b\x08\0", "a file compressed with gzip", "unpack it"),
+        (b"\xfd7zXZ\0\0\x04", "a file compressed with xz", "unpack it"),
+        (b"BZh91AY", "a file compressed with bzip2", "unpack it"),
+        (b"\x28\xb5\x2f\xfd\x04", "a file compressed with Zstandard", "unpack it"),
+        (b"%PDF-1.7\n", "a PDF document", "convert it"),
+        (b"\x93NUMPY\x01\0", "a NumPy array", "convert it"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer", "git lfs pull"),
+        (b"\n <!DOCTYPE html><html></html>", "a web page (HTML)", "fetch the picture again"),
+        (b"\xef\xbb\xbf<html><body>", "a web page (HTML)", "fetch the picture again"),
+        (b"<?xml version='1.0'?><Error><Code>AccessDenied</Code>", "an XML text", "fetch the picture again"),
+        (b"<?xml version='1.0'?><svg width='2'/>", "an SVG drawing", "convert it"),
+        (b"{\"error\": \"not found\"}", "a JSON text", "fetch the picture again"),
+        (b"just some text, named .png", "a text", "text editor"),
+        (cut_in_a_letter, "a text", "text editor"),
+        (&[0; 2000], "made of zero bytes only", "copy or download it again"),
     ] {
         let message = decode(contents).unwrap_err().to_string();
-        assert!(message.starts_with("the file is ") && message.contains(kind), "{message}");
+        assert!(message.starts_with(&format!("the file is {kind}")) && message.contains(advice), "{kind}: {message}");
     }
     // A lossless and a 12-bit JPEG are sound files.
     let header = |marker: u8, bits: u8| {
@@ -182,5 +234,54 @@ fn other_files_are_named_for_what_they_are() {
     for (contents, what) in [(header(0xC3, 8), "a lossless JPEG"), (header(0xC1, 12), "a JPEG of 12 bits")] {
         let message = decode(&contents).unwrap_err().to_string();
         assert!(message.contains("not supported") && message.ends_with(what), "{message}");
+    }
+}
+
+/// A TIFF whose only page is a preview, with the data of a sensor in a directory of its own below it.
+fn raw_tiff(make: &str) -> Vec<u8> {
+    let entry = |tag: u16, kind: u16, count: u32, value: u32| {
+        [&tag.to_le_bytes()[..], &kind.to_le_bytes(), &count.to_le_bytes(), &value.to_le_bytes()].concat()
+    };
+    let preview = [
+        entry(256, 3, 1, 1),
+        entry(257, 3, 1, 1),
+        entry(258, 3, 1, 8),
+        entry(262, 3, 1, 1),
+        entry(271, 2, make.len() as u32, 200),
+        entry(273, 4, 1, 4),
+        entry(279, 4, 1, 1),
+        entry(330, 4, 1, 150),
+    ]
+    .concat();
+    let mut contents = [b"II*\0\x08\0\0\0\x08\0", &preview[..]].concat();
+    contents.resize(150, 0);
+    contents.extend([&[1, 0][..], &entry(262, 3, 1, 32_803), &[0; 4]].concat());
+    contents.resize(200, 0);
+    contents.extend(make.as_bytes());
+    contents
+}
+
+/// They are TIFF files, of which a decoder would take the preview.
+#[test]
+fn raw_pictures_in_tiff_files_are_named() {
+    for (make, kind) in [
+        ("NIKON CORPORATION", "(Nikon NEF)"),
+        ("SONY", "(Sony ARW)"),
+        ("PENTAX", "(Pentax PEF)"),
+        ("Samsung", "(Samsung SRW)"),
+        ("Hasselblad", ""),
+    ] {
+        let message = decode(&raw_tiff(&format!("{make}\0"))).unwrap_err().to_string();
+        let expected = format!("the file is a camera's raw picture {kind}");
+        assert!(message.starts_with(expected.trim_end()) && message.contains("raw converter"), "{make}: {message}");
+    }
+    let with_tag = |tag: u16, header: &[u8]| {
+        let contents =
+            [b"II*\0\x10\0\0\0", header, &[0; 6], &[1, 0], &tag.to_le_bytes(), &[1, 0, 4, 0, 0, 0, 1, 4, 0, 0]];
+        [&contents.concat()[..], &[0; 4]].concat()
+    };
+    for (contents, kind) in [(with_tag(50_706, &[0; 2]), "(DNG)"), (with_tag(254, b"CR"), "(Canon CR2)")] {
+        let message = decode(&contents).unwrap_err().to_string();
+        assert!(message.starts_with(&format!("the file is a camera's raw picture {kind}")), "{message}");
     }
 }

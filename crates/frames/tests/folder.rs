@@ -98,7 +98,7 @@ fn folders_that_are_no_clip() {
 #[test]
 fn a_bad_frame_stops_the_clip_and_is_named() {
     let folder = folder(&["0.png", "1.png", "3.png"]);
-    fs::write(folder.path().join("2.png"), "a text").unwrap();
+    fs::write(folder.path().join("2.png"), b"\x01\x02\x03").unwrap();
     let mut source = open(folder.path(), &FolderOptions::default()).unwrap();
     assert!(source.next().unwrap().is_ok() && source.next().unwrap().is_ok());
     let error = source.next().unwrap().unwrap_err();

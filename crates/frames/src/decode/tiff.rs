@@ -8,6 +8,7 @@ use std::io::Read;
 
 use flate2::read::ZlibDecoder;
 
+use super::kind::DEVELOP;
 use super::orientation::xmp_orientation;
 use super::{Decoded, check_bytes, decode_as, divided_by_alpha, from_cmyk, jpeg, onto_white};
 use crate::PictureError;
@@ -16,6 +17,9 @@ use crate::PictureError;
 mod tag {
     pub(super) const ORIENTATION: u16 = 274;
     pub(super) const XMP: u16 = 700;
+    pub(super) const MAKE: u16 = 271;
+    pub(super) const SUB_IFDS: u16 = 330;
+    pub(super) const DNG_VERSION: u16 = 50_706;
     pub(super) const NEW_SUBFILE_TYPE: u16 = 254;
     pub(super) const WIDTH: u16 = 256;
     pub(super) const HEIGHT: u16 = 257;
@@ -168,9 +172,46 @@ pub(super) fn pages(contents: &[u8]) -> Option<(usize, usize)> {
     whole.first().or(directories.first()).map(|&first| (whole.len().max(1), first))
 }
 
+/// What a TIFF is that holds the data of a camera's sensor. Its pages are previews, too small to stand for the picture.
+fn raw_kind(reader: &Reader) -> Option<&'static str> {
+    const CFA: u64 = 32_803; // a color filter array, as the Bayer pattern is one
+    const LINEAR_RAW: u64 = 34_892;
+    // Compression of sensor data: Sony, Nikon, Pentax.
+    const RAW_COMPRESSIONS: [u64; 3] = [32_767, 34_713, 65_535];
+    if reader.bytes.get(8..10) == Some(b"CR") {
+        return Some("a camera's raw picture (Canon CR2)");
+    }
+    let pages = reader.directories();
+    let &first = pages.first()?;
+    if reader.value(first, tag::DNG_VERSION).is_some() {
+        return Some("a camera's raw picture (DNG)");
+    }
+    let below = pages.iter().filter_map(|&page| reader.values(page, tag::SUB_IFDS)).flatten().take(MOST_PAGES);
+    let below: Vec<_> = below.filter_map(|at| usize::try_from(at).ok()).collect();
+    let is_raw = |&at: &usize| {
+        matches!(reader.value(at, tag::PHOTOMETRIC), Some(CFA | LINEAR_RAW))
+            || reader.value(at, tag::COMPRESSION).is_some_and(|compression| RAW_COMPRESSIONS.contains(&compression))
+    };
+    if !pages.iter().chain(&below).any(is_raw) {
+        return None;
+    }
+    let make: Vec<u8> = reader.values(first, tag::MAKE).unwrap_or_default().iter().map(|&byte| byte as u8).collect();
+    let kinds = [
+        (&b"NIKON"[..], "a camera's raw picture (Nikon NEF)"),
+        (b"SONY", "a camera's raw picture (Sony ARW)"),
+        (b"PENTAX", "a camera's raw picture (Pentax PEF)"),
+        (b"SAMSUNG", "a camera's raw picture (Samsung SRW)"),
+    ];
+    let kind = kinds.iter().find(|(name, _)| make.to_ascii_uppercase().starts_with(name));
+    Some(kind.map_or("a camera's raw picture", |&(_, kind)| kind))
+}
+
 /// The first page that is no preview, the number of pages, and the bits of a gray value; `None` where the decoder of the `image` crate is to read it.
 pub(super) fn decode(contents: &[u8]) -> Result<Option<(Decoded, usize, usize)>, PictureError> {
     let Some(reader) = Reader::new(contents) else { return Ok(None) };
+    if let Some(kind) = raw_kind(&reader) {
+        return Err(PictureError::OtherKind { kind, advice: DEVELOP });
+    }
     let Some((pages, directory)) = pages(contents) else { return Ok(None) };
     if reader.values(directory, tag::SAMPLE_FORMAT).is_some_and(|formats| formats.contains(&3)) {
         return Err(PictureError::Unsupported("samples are floating-point numbers".into()));
@@ -213,7 +254,6 @@ fn unread(reader: &Reader, page: usize) -> Option<String> {
     let colours = match value(tag::PHOTOMETRIC, 1) {
         6 => Some("YCbCr colours without JPEG"),
         8..=10 => Some("L*a*b* colours"),
-        32_803 | 34_892 => Some("raw data of a camera's sensor"),
         _ => None,
     };
     compression
