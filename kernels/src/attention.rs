@@ -1,4 +1,4 @@
-//! `softmax(q kᵀ / sqrt(head_dim)) v` with a running softmax.
+//! Attention, `softmax(q kᵀ / sqrt(head_dim)) v`, within frames and over pages of a key-value cache.
 
 use crate::cpu;
 use crate::cpu::attention::{Queries, Span};
@@ -13,27 +13,31 @@ use candle_core::CudaStorage;
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp1, CustomOp3, DType, Device, Layout, Result, Shape, Tensor, bail};
 
-/// Within each frame: qkv `[frames, tokens, 3, heads, head_dim]` -> `[frames, tokens, heads * head_dim]`.
+/// Self-attention within each frame: qkv `[frames, tokens, 3, heads, head_dim]` -> `[frames, tokens, heads *
+/// head_dim]`.
 ///
 /// # Errors
-/// When qkv has another shape, is not contiguous, is not float32 (on the CPU), or a card has no kernel for heads so wide.
+/// When qkv has another shape, is not contiguous or, on the CPU, not float32, or the GPU has no kernel for
+/// this `head_dim`.
 pub fn self_attention(qkv: &Tensor) -> Result<Tensor> {
     qkv.apply_op1_no_bwd(&SelfAttention)
 }
 
-/// Against pages: the queries are `qkv[:, 0]` of qkv `[tokens, 3, heads, head_dim]` -> `[tokens, heads * head_dim]`.
+/// Attention over pages: qkv `[tokens, 3, heads, head_dim]`, of which only the queries `qkv[:, 0]` are read ->
+/// `[tokens, heads * head_dim]`.
 ///
-/// On the CPU qkv is float32, and both pools are float32, bfloat16 or float16. On a card all are of one of these types.
+/// On the CPU, qkv is float32, and both pools are float32, bfloat16 or float16. On a GPU, all three have the same one
+/// of these dtypes.
 ///
 /// # Errors
-/// When shapes or dtypes do not fit together, the table lists no page or one that its pool does not have, its
-/// `last_rows` is not within a page, or an operand is not contiguous.
+/// When shapes or dtypes do not match, the table lists no page or a page that its pool does not have, its
+/// `last_rows` is 0 or larger than a page, or an operand is not contiguous.
 pub fn paged_attention(qkv: &Tensor, pools: Pools<'_>, table: &PageTable) -> Result<Tensor> {
     let Pools { frames, special } = pools;
     reading(qkv.device(), &[frames, special], || qkv.apply_op3_no_bwd(frames, special, &PagedAttention { table }))
 }
 
-/// Whether attention over heads of `head_dim` channels, stored as `dtype`, runs on `device`. On the CPU any does.
+/// Whether `device` has an attention kernel for heads of `head_dim` channels in `dtype`. The CPU runs every width.
 pub fn has_kernel(device: &Device, dtype: DType, head_dim: usize) -> bool {
     match device {
         #[cfg(feature = "cuda")]
@@ -88,7 +92,7 @@ impl CustomOp1 for SelfAttention {
 }
 
 impl PagedAttention<'_> {
-    /// The rows that the table, which has been checked, lists.
+    /// The rows that the table lists. The table has been checked.
     fn spans<'a, T: Element>(&self, pools: [(&'a CpuStorage, &Layout); 2]) -> Result<Vec<Span<'a, T>>> {
         let Self { table } = self;
         let listed = [table.frames(), table.special()];
@@ -107,7 +111,7 @@ impl PagedAttention<'_> {
         Ok(spans)
     }
 
-    /// Tokens, heads and width of a head, if all fits together.
+    /// Checks the shapes; returns tokens, heads and `head_dim`.
     fn check(qkv: &Layout, frames: &Layout, special: &Layout) -> Result<[usize; 3]> {
         let shapes = (qkv.dims(), frames.dims(), special.dims());
         let (&[tokens, 3, heads, dim], [_, 2, frame_page @ ..], [_, 2, special_page @ ..]) = shapes else {
@@ -122,7 +126,7 @@ impl PagedAttention<'_> {
         Ok([tokens, heads, dim])
     }
 
-    /// That the table lists rows, and only such as the pools have.
+    /// Checks that the table lists at least one row, and only pages that the pools have.
     fn check_table(&self, frames: &[usize], special: &[usize]) -> Result<()> {
         let Self { table } = self;
         let page_size = frames[2];
@@ -198,11 +202,11 @@ impl CustomOp3 for PagedAttention<'_> {
             })
         };
         let pools = [pool(frames, frames_layout)?, pool(special, special_layout)?];
-        let numbers = self.table.on_card(&Device::Cuda(device.clone()))?;
-        let numbers = numbers.as_ref().map(Operand::read);
+        let entries = self.table.on_gpu(&Device::Cuda(device.clone()))?;
+        let entries = entries.as_ref().map(Operand::read);
         let table = cuda::attention::Table {
-            numbers: match &numbers {
-                Some(numbers) => numbers.memory(OP, device)?.expect(OP, DType::U32)?.pointer(),
+            entries: match &entries {
+                Some(entries) => entries.memory(OP, device)?.expect(OP, DType::U32)?.pointer(),
                 None => std::ptr::null(),
             },
             frames: self.table.frames().len(),

@@ -1,4 +1,4 @@
-//! Convolutions over `[frames, height, width, channels]`, and what goes with them in a dense head.
+//! Convolutions over pictures `[frames, height, width, channels]`, and the other operations of a dense head.
 
 use crate::cpu::{self, Finish};
 #[cfg(feature = "cuda")]
@@ -13,12 +13,12 @@ use candle_core::{CpuStorage, CustomOp1, CustomOp2, InplaceOp1, InplaceOp3, Layo
 
 /// `activation(conv(x) + b)`: weight `[out, k, k, in]`, bias `[out]`, zero padding on all sides.
 ///
-/// On the CPU x and bias are float32, the weight float32, bfloat16 or float16. On a card x, weight and result are of one of
-/// these types, the bias is float32.
+/// On the CPU, x and bias are float32, and the weight is float32, bfloat16 or float16. On a GPU, x, weight and result
+/// have the same one of these dtypes, and the bias is float32.
 ///
 /// # Errors
-/// When shapes do not fit together, the kernel does not fit the padded picture, the stride is 0, the output would not
-/// fit in memory, an operand is not contiguous, or a dtype is another.
+/// When shapes do not match, the kernel is larger than the padded picture, the stride is 0, the output would not fit in
+/// memory, an operand is not contiguous, or a dtype is wrong.
 pub fn conv2d(
     x: &Tensor,
     weight: &Tensor,
@@ -36,7 +36,7 @@ pub fn conv2d(
 /// `y += conv(x) + b`, stride 1, in place.
 ///
 /// # Errors
-/// As [`conv2d`], and when y has another shape than the convolution or shares its memory with another operand.
+/// As [`conv2d`], and when y does not have the shape of the convolution or shares its memory with another operand.
 pub fn conv2d_add(y: &Tensor, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, padding: usize) -> Result<()> {
     if let Some(bias) = bias {
         check_distinct("conv2d_add", y, &[bias])?;
@@ -47,17 +47,18 @@ pub fn conv2d_add(y: &Tensor, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>
     })
 }
 
-/// The rearrangement that ends a transposed convolution whose stride is its kernel size:
-/// `[frames, h, w, k * k * c]` (as `[k, k, c]`) -> `[frames, h * k, w * k, c]`. Float32 on the CPU, on a card of 16 bits, too.
+/// Depth to space, the last step of a transposed convolution whose stride is its kernel size:
+/// `[frames, h, w, k * k * c]` (as `[k, k, c]`) -> `[frames, h * k, w * k, c]`. x is float32; on a GPU also bfloat16 or
+/// float16.
 ///
 /// # Errors
-/// When x has another rank or is not contiguous, or its channels are no multiple of k * k.
+/// When x has another rank or is not contiguous, or its channels are not a multiple of k * k.
 pub fn depth_to_space(x: &Tensor, k: usize) -> Result<Tensor> {
     x.apply_op1_no_bwd(&DepthToSpace { k })
 }
 
-/// `max(x, 0)` in place, for any shape, in the last dimension from element `first` on. Float32 on the CPU, on a card of
-/// 16 bits, too.
+/// `max(x, 0)` in place, for any shape, on elements `first..` of the last dimension. x is float32; on a GPU also
+/// bfloat16 or float16.
 ///
 /// # Errors
 /// When x is not contiguous.
@@ -65,11 +66,11 @@ pub fn relu_in_place(x: &Tensor, first: usize) -> Result<()> {
     x.inplace_op1(&Relu { first })
 }
 
-/// `x[f, y, x, :] += concat(u[x, :], v[y, :])` in place: u `[w, c / 2]`, v `[h, c / 2]`. Float32 on the CPU; on a card x
-/// may be of 16 bits.
+/// `x[f, y, x, :] += concat(u[x, :], v[y, :])` in place: u `[w, c / 2]` and v `[h, c / 2]` float32; x float32, on a GPU
+/// also bfloat16 or float16.
 ///
 /// # Errors
-/// When shapes do not fit together, an operand is not contiguous, or x shares its memory with another operand.
+/// When shapes do not match, an operand is not contiguous, or x shares its memory with another operand.
 pub fn add_plane(x: &Tensor, u: &Tensor, v: &Tensor) -> Result<()> {
     reading(x.device(), &[u, v], || x.inplace_op3(u, v, &AddPlane))
 }
@@ -96,7 +97,7 @@ struct Relu {
 
 struct AddPlane;
 
-/// The sizes of a convolution, if its operands fit together.
+/// Checks the operands of a convolution; returns its sizes.
 fn window(
     op: &str,
     x: &Layout,
@@ -116,7 +117,7 @@ fn window(
         {
             let (Some(height), Some(width)) = (positions(h, k), positions(w, k)) else {
                 bail!(
-                    "{op}: a kernel of {k} x {k} with stride {stride} and padding {padding} has no place in x {:?}",
+                    "{op}: a kernel of {k} x {k} with stride {stride} and padding {padding} does not fit in x {:?}",
                     x.dims()
                 )
             };
@@ -234,7 +235,7 @@ impl DepthToSpace {
             bail!("depth_to_space: x {:?} must be [frames, height, width, channels], k {k} not 0", layout.dims())
         };
         if channels % area != 0 {
-            bail!("depth_to_space: the channels of x {:?} are no multiple of {k} x {k}", layout.dims())
+            bail!("depth_to_space: the channels of x {:?} are not a multiple of {k} x {k}", layout.dims())
         }
         let (Some(height), Some(width)) = (h.checked_mul(k), w.checked_mul(k)) else {
             bail!("depth_to_space: x {:?} times {k} is too large", layout.dims())

@@ -1,18 +1,19 @@
-//! The operations of the network that deserve code of their own, as functions over Candle tensors.
+//! The operations of the network: functions over Candle tensors, with CPU and CUDA kernels of their own.
 //!
-//! One operation family a file. Layouts are channels-last throughout, so that a linear layer, a 1 x 1
-//! convolution and an attention projection are the same product and nothing is ever transposed:
-//! tokens are `[.., tokens, channels]`, heads `[.., heads, head_dim]`, pictures `[frames, height, width, channels]`.
-//! Arithmetic on the CPU is float32; weights and pages may be stored in float32, bfloat16 or float16. On NVIDIA cards
-//! (feature `cuda`) the tokens that a product reads and writes are stored as its weights are, sums are float32, and what
-//! blocks add to stays float32.
+//! Each file has one family of operations. Layouts are channels-last everywhere, so a linear layer, a 1 x 1 convolution
+//! and an attention projection are all the same gemm, and nothing is ever transposed: tokens are `[.., tokens,
+//! channels]`, heads `[.., heads, head_dim]`, pictures `[frames, height, width, channels]`.
 //!
-//! Every function checks shapes before it computes and answers a Candle error that names them. Operands must be
-//! contiguous; what is computed in place must not share its memory with another operand. Work is spread over
-//! the threads of the current rayon pool, and results do not depend on how many there are.
+//! On the CPU, arithmetic is float32; weights and pages may be stored as float32, bfloat16 or float16. On NVIDIA GPUs
+//! (feature `cuda`), a gemm reads and writes tokens in the dtype of its weights and sums in float32; the residual
+//! stream, which blocks add to, is float32.
 //!
-//! The files here hold the checked functions and their Candle ops, `cpu` what those ops compute on slices, `cuda` what
-//! they launch.
+//! Every function checks shapes before it computes, and returns a Candle error that names them. Operands must be
+//! contiguous. An operand that is changed in place must not share its memory with another operand. Work is spread over
+//! the threads of the current rayon pool; results do not depend on the number of threads.
+//!
+//! The files in this folder have the public functions and their Candle ops. `cpu` computes on slices, `cuda` launches
+//! kernels.
 
 pub mod attention;
 pub mod conv;

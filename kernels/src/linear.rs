@@ -1,4 +1,4 @@
-//! Linear layers.
+//! Linear layers: `x Wᵀ + b`, with an activation or added onto a residual.
 
 use crate::cpu::{self, Finish};
 #[cfg(feature = "cuda")]
@@ -14,11 +14,11 @@ use candle_core::{CpuStorage, CustomOp2, InplaceOp3, Layout, Result, Shape, Tens
 
 /// `activation(x Wᵀ + b)`: x `[.., in]`, weight `[out, in]`, bias `[out]` -> `[.., out]`.
 ///
-/// On the CPU x and bias are float32, the weight float32, bfloat16 or float16. On a card x, weight and result are of one
-/// of these types, the bias is float32.
+/// On the CPU, x and bias are float32, and the weight is float32, bfloat16 or float16. On a GPU, x, weight and result
+/// have the same one of these dtypes, and the bias is float32.
 ///
 /// # Errors
-/// When shapes do not fit together, an operand is not contiguous, or a dtype is another.
+/// When shapes do not match, an operand is not contiguous, or a dtype is wrong.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, activation: Activation) -> Result<Tensor> {
     reading(x.device(), &weights(weight, bias), || {
         let bias = bias.map(Operand::read);
@@ -26,7 +26,8 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, activation: Ac
     })
 }
 
-/// `y += x Wᵀ + b` in place: y `[.., out]`, float32 (or, on a card, of x's type). LayerScale is folded into W and b when weights are loaded.
+/// `y += x Wᵀ + b` in place: y `[.., out]`, float32 or, on a GPU, of x's dtype. (LayerScale is folded into W and b when
+/// weights are loaded.)
 ///
 /// # Errors
 /// As [`linear`], and when y shares its memory with another operand.
@@ -40,7 +41,7 @@ pub fn linear_add(y: &Tensor, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>
     })
 }
 
-/// The operands of a layer that may belong to another CUDA stream.
+/// Operands of a layer that may belong to another CUDA stream.
 pub(crate) fn weights<'a>(weight: &'a Tensor, bias: Option<&'a Tensor>) -> Vec<&'a Tensor> {
     std::iter::once(weight).chain(bias).collect()
 }
@@ -54,7 +55,7 @@ struct LinearAdd<'a> {
     bias: Option<Operand<'a>>,
 }
 
-/// The shape of the output.
+/// Checks the shapes; returns the shape of the output.
 fn check(op: &str, x: &Layout, weight: &Layout, bias: Option<&Operand<'_>>) -> Result<Vec<usize>> {
     let bias = bias.map(Operand::dims);
     match (x.dims(), weight.dims()) {
@@ -69,7 +70,7 @@ fn check(op: &str, x: &Layout, weight: &Layout, bias: Option<&Operand<'_>>) -> R
     }
 }
 
-/// That y has the shape of x Wᵀ.
+/// Checks that y has the shape of x Wᵀ.
 fn check_sum(x: &Layout, weight: &Layout, bias: Option<&Operand<'_>>, y: &Layout) -> Result<()> {
     let shape = check("linear_add", x, weight, bias)?;
     if y.dims() == shape { Ok(()) } else { bail!("linear_add: y is {:?}, but x Wᵀ is {shape:?}", y.dims()) }
@@ -110,14 +111,14 @@ impl CustomOp2 for Linear<'_> {
         let shape = check("linear", x_layout, weight_layout, self.bias.as_ref())?;
         let (output, y) = cuda::output("linear", &x.device, x.dtype(), &shape)?;
         let target = Target { y, add: false, activation: self.activation };
-        on_card("linear", &target, (x, x_layout), (weight, weight_layout), self.bias.as_ref())?;
+        on_gpu("linear", &target, (x, x_layout), (weight, weight_layout), self.bias.as_ref())?;
         Ok((output, shape.into()))
     }
 }
 
-/// A linear layer is the convolution of a picture one row high with a kernel of one pixel.
+/// Runs a linear layer as the convolution of a picture that is one row high with a kernel of one pixel.
 #[cfg(feature = "cuda")]
-fn on_card(
+fn on_gpu(
     op: &'static str,
     target: &Target,
     x: (&CudaStorage, &Layout),
@@ -125,7 +126,7 @@ fn on_card(
     bias: Option<&Operand<'_>>,
 ) -> Result<()> {
     let (outputs, inputs) = weight.1.shape().dims2()?;
-    // Not by what x holds, which is nothing where there are no inputs; results then are of the bias alone.
+    // Not from the element count of x, which is 0 when `inputs` is 0: the result is then the bias alone.
     let rows = x.1.dims().split_last().map_or(0, |(_, rows)| rows.iter().product());
     let (input, output) = ([1, rows, inputs], [1, rows, outputs]);
     let window = Window { frames: 1, input, output, k: 1, stride: 1, padding: 0 };
@@ -171,6 +172,6 @@ impl InplaceOp3 for LinearAdd<'_> {
         check_sum(x_layout, weight_layout, self.bias.as_ref(), y_layout)?;
         let y = cuda::target("linear_add: y", &x.device, y, y_layout)?;
         let target = Target { y, add: true, activation: Activation::Identity };
-        on_card("linear_add", &target, (x, x_layout), (weight, weight_layout), self.bias.as_ref())
+        on_gpu("linear_add", &target, (x, x_layout), (weight, weight_layout), self.bias.as_ref())
     }
 }

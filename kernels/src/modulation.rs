@@ -1,4 +1,4 @@
-//! What a pose does to the tokens that refine it.
+//! Adaptive LayerNorm modulation, by which the camera head feeds a pose back into its tokens.
 
 use crate::cpu;
 #[cfg(feature = "cuda")]
@@ -12,14 +12,14 @@ use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
 /// modulation `[rows, 3 c]` = shift, scale, gate; all float32.
 ///
 /// # Errors
-/// When shapes do not fit together, an operand is not contiguous, or a dtype is another.
+/// When shapes do not match, or an operand is not contiguous or not float32.
 pub fn modulate(x: &Tensor, normed: &Tensor, modulation: &Tensor) -> Result<Tensor> {
     reading(x.device(), &[normed, modulation], || x.apply_op3_no_bwd(normed, modulation, &Modulate))
 }
 
 struct Modulate;
 
-/// Rows and channels.
+/// Checks the shapes; returns rows and channels.
 fn check(x: &Layout, normed: &Layout, modulation: &Layout) -> Result<(usize, usize)> {
     match (x.dims(), normed.dims(), modulation.dims()) {
         (&[rows, channels], other, &[modulated, three])

@@ -8,11 +8,11 @@ use crate::operand::{reading, slice, zeros};
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor, bail};
 
-/// `(x - mean) / sqrt(variance + eps) * weight + bias`: x `[.., c]`, weight and bias `[c]`, all float32. The result is
-/// stored as `dtype`: float32 on the CPU; on a card bfloat16 and float16, too.
+/// `(x - mean) / sqrt(variance + eps) * weight + bias`: x `[.., c]`, weight and bias `[c]`, all float32. The result has
+/// the given `dtype`: float32 on the CPU; on a GPU also bfloat16 or float16.
 ///
 /// # Errors
-/// When shapes do not fit together, an operand is not contiguous, or a dtype is another.
+/// When shapes do not match, an operand is not contiguous, or a dtype is wrong.
 pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f32, dtype: DType) -> Result<Tensor> {
     reading(x.device(), &[weight, bias], || x.apply_op3_no_bwd(weight, bias, &LayerNorm { eps, dtype }))
 }

@@ -1,6 +1,6 @@
-//! The memory behind tensors, and the checks made before it is touched.
+//! Operands: the memory behind tensors, the checks before it is used, and the conversion of 16-bit elements.
 
-// Widening must be compiled for the instruction set that the caller dispatched to.
+// `widen` must be compiled for the instruction set that its caller was dispatched to.
 #![allow(clippy::inline_always)]
 
 #[cfg(feature = "cuda")]
@@ -13,11 +13,11 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use std::hint::black_box;
 
-/// A number that weights and pages may be stored in.
+/// An element type of weights and pages.
 pub(crate) trait Element: WithDType {
-    /// All of a storage, if it is of this type.
+    /// The elements of a storage, if they have this type.
     fn of_mut(storage: &mut CpuStorage) -> Option<&mut [Self]>;
-    /// The same slice, if it is float32 already.
+    /// The slice itself, if its elements are float32.
     #[inline(always)]
     fn as_f32(_: &[Self]) -> Option<&[f32]> {
         None
@@ -57,7 +57,8 @@ impl Element for bf16 {
     }
     #[inline(always)]
     fn widen(from: &[Self], to: &mut [f32]) {
-        // The upper half of a float32; written out because it vectorises, and keeps NaNs as they are.
+        // A bfloat16 is the upper half of a float32. The loop is written out because it vectorises and keeps NaN
+        // payloads.
         for (to, from) in to.iter_mut().zip(from) {
             *to = f32::from_bits(u32::from(from.to_bits()) << 16);
         }
@@ -76,8 +77,8 @@ impl Element for f16 {
     }
     #[inline(always)]
     fn widen(from: &[Self], to: &mut [f32]) {
-        // Written out because it vectorises (after Giesen, "Half to float done quick"): the exponent moves to its new
-        // bias; that of infinities and NaNs moves on to the top, and the difference renormalises subnormal numbers.
+        // Written out because it vectorises (after Giesen, "Half to float done quick"): the exponent gets its new bias;
+        // infinities and NaNs get the largest exponent; a subtraction renormalises subnormal values.
         for (to, from) in to.iter_mut().zip(from) {
             let bits = u32::from(from.to_bits());
             let (sign, magnitude) = ((bits & 0x8000) << 16, (bits & 0x7fff) << 13);
@@ -96,7 +97,7 @@ impl Element for f16 {
     }
 }
 
-/// Runs `$body` with `$element` standing for the type that `$dtype` names.
+/// Runs `$body` with `$element` as the type that `$dtype` names.
 macro_rules! with_dtype {
     ($op:expr, $dtype:expr, $element:ident => $body:expr) => {
         match $dtype {
@@ -112,7 +113,7 @@ macro_rules! with_dtype {
                 type $element = half::f16;
                 $body
             }
-            other => candle_core::bail!("{}: stored as {other:?}, but only f32, bf16 and f16 are known", $op),
+            other => candle_core::bail!("{}: stored as {other:?}, but only f32, bf16 and f16 are supported", $op),
         }
     };
 }
@@ -129,7 +130,7 @@ pub(crate) fn slice<'a, T: Element>(what: &str, storage: &'a CpuStorage, layout:
     }
 }
 
-/// As [`slice`], to be written.
+/// As [`slice`], mutable.
 pub(crate) fn slice_mut<'a, T: Element>(
     what: &str,
     storage: &'a mut CpuStorage,
@@ -146,7 +147,7 @@ pub(crate) fn slice_mut<'a, T: Element>(
     }
 }
 
-/// An operand beyond those that a Candle op takes, locked for reading while the op runs.
+/// An extra operand: a Candle op takes at most three tensors. It is locked for reading while the op runs.
 pub(crate) struct Operand<'a> {
     storage: StorageRef<'a>,
     layout: &'a Layout,
@@ -173,12 +174,13 @@ impl<'a> Operand<'a> {
     pub(crate) fn memory(&self, what: &str, device: &CudaDevice) -> Result<Memory> {
         match &*self.storage {
             Storage::Cuda(storage) => crate::cuda::memory(what, device, storage, self.layout),
-            _ => bail!("{what}: is not on the card as the other operands are"),
+            _ => bail!("{what}: is not on the GPU as the other operands are"),
         }
     }
 }
 
-/// Runs an operation that reads `operands`, on a GPU in the CUDA stream of `device`, to which some of them need not belong.
+/// Runs an operation that reads `operands`. On a GPU it runs in the CUDA stream of `device`, and operands may belong to
+/// other streams.
 pub(crate) fn reading<T>(
     device: &candle_core::Device,
     operands: &[&Tensor],
@@ -200,7 +202,7 @@ pub(crate) fn same_storage(a: &Tensor, b: &Tensor) -> bool {
     address(a) == address(b)
 }
 
-/// Refuses an operation in place on memory that it also reads.
+/// Refuses an in-place operation on memory that it also reads.
 pub(crate) fn check_distinct(op: &str, target: &Tensor, sources: &[&Tensor]) -> Result<()> {
     if sources.iter().any(|source| same_storage(target, source)) {
         bail!("{op}: computes in place in {:?}, which shares its memory with another operand", target.dims())
@@ -208,15 +210,16 @@ pub(crate) fn check_distinct(op: &str, target: &Tensor, sources: &[&Tensor]) -> 
     Ok(())
 }
 
-/// Zeros of a shape; `None` where they would not fit in memory.
+/// Zeros of a shape; `None` if they do not fit in memory.
 ///
-/// A fresh zeroed allocation is mapped but not touched, so the threads that fill it fault its pages in.
+/// The operating system maps a fresh zeroed allocation without touching it, so page faults happen in the threads that
+/// fill it.
 pub fn try_zeros(dims: &[usize]) -> Option<Vec<f32>> {
     let count = dims.iter().try_fold(1_usize, |count, &d| count.checked_mul(d))?;
     black_box(Vec::<f32>::new()).try_reserve_exact(count).is_ok().then(|| vec![0.0; count])
 }
 
-/// Zeros for an output; an error where it would not fit in memory.
+/// Zeros for an output; an error if it does not fit in memory.
 pub(crate) fn zeros(op: &str, dims: &[usize]) -> Result<Vec<f32>> {
     match try_zeros(dims) {
         Some(zeros) => Ok(zeros),

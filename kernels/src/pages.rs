@@ -1,4 +1,4 @@
-//! Pages of keys and values: which of them a query sees, and how rows get into them.
+//! Pages of the key-value cache: the page table that attention reads, and copies of rows into pages.
 
 #[cfg(feature = "cuda")]
 use crate::cuda;
@@ -11,30 +11,30 @@ use std::ops::Range;
 
 /// The pages that a query sees, in order: the pages of `frames`, then those of `special`.
 ///
-/// Every page is full but the last one of the list, of which `last_rows` rows count. An attention
-/// kernel therefore needs no mask.
+/// Every page is full except the last one of the list, which has `last_rows` valid rows. So attention kernels need no
+/// mask.
 #[derive(Debug, Clone, Default)]
 pub struct PageTable {
     frames: Vec<u32>,
     special: Vec<u32>,
     last_rows: usize,
-    /// `[frames.len(), special.len(), last_rows, frames.., special..]` on a card.
-    on_card: Option<Tensor>,
+    /// `[frames.len(), special.len(), last_rows, frames.., special..]` on a GPU.
+    on_gpu: Option<Tensor>,
 }
 
 impl PageTable {
-    /// Pages by their numbers within the pools of frame pages and of special pages; `last_rows` is the number of valid
-    /// rows of the last page of the list, `1..=page_size`, or 0 for an empty list.
+    /// A table of page indices within the pool of frame pages and the pool of special pages. `last_rows` counts the
+    /// valid rows of the last page of the list: `1..=page_size`, or 0 for an empty list.
     pub fn new(frames: Vec<u32>, special: Vec<u32>, last_rows: usize) -> Self {
-        Self { frames, special, last_rows, on_card: None }
+        Self { frames, special, last_rows, on_gpu: None }
     }
 
-    /// Page numbers within the pool of frame pages.
+    /// Page indices within the pool of frame pages.
     pub fn frames(&self) -> &[u32] {
         &self.frames
     }
 
-    /// Page numbers within the pool of special pages.
+    /// Page indices within the pool of special pages.
     pub fn special(&self) -> &[u32] {
         &self.special
     }
@@ -44,36 +44,37 @@ impl PageTable {
         self.last_rows
     }
 
-    /// Copies the table to `device` if that is a card, for all attention that is going to read it there. Without this,
-    /// each operation copies it anew.
+    /// Copies the table to `device` if that is a GPU, for all attention operations that will read it. Without this,
+    /// each operation makes its own copy.
     ///
     /// # Errors
-    /// When the card refuses.
+    /// When the GPU has failed or is out of memory.
     pub fn upload(&mut self, device: &Device) -> Result<()> {
-        self.on_card = if device.is_cuda() { Some(self.numbers(device)?) } else { None };
+        self.on_gpu = if device.is_cuda() { Some(self.entries(device)?) } else { None };
         Ok(())
     }
 
-    fn numbers(&self, device: &Device) -> Result<Tensor> {
+    fn entries(&self, device: &Device) -> Result<Tensor> {
         let counts = [self.frames.len(), self.special.len(), self.last_rows];
         let counts = counts.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
         Tensor::new([counts.as_slice(), &self.frames, &self.special].concat(), device)
     }
 
-    /// The table as the kernels on `device` read it; `None` if it lists the first frame pages in order, which they know.
+    /// The table for kernels on `device`; `None` if it lists the first frame pages in order, which kernels do without a
+    /// table.
     #[cfg(feature = "cuda")]
-    pub(crate) fn on_card(&self, device: &Device) -> Result<Option<Tensor>> {
+    pub(crate) fn on_gpu(&self, device: &Device) -> Result<Option<Tensor>> {
         if self.special.is_empty() && self.frames.iter().copied().eq(0..self.frames.len() as u32) {
             return Ok(None);
         }
-        match &self.on_card {
-            Some(numbers) if numbers.device().same_device(device) => Ok(Some(numbers.clone())),
-            _ => self.numbers(device).map(Some),
+        match &self.on_gpu {
+            Some(entries) if entries.device().same_device(device) => Ok(Some(entries.clone())),
+            _ => self.entries(device).map(Some),
         }
     }
 }
 
-/// By what they list.
+/// Compares what the tables list, not where they are stored.
 impl PartialEq for PageTable {
     fn eq(&self, other: &Self) -> bool {
         (&self.frames, &self.special, self.last_rows) == (&other.frames, &other.special, other.last_rows)
@@ -91,26 +92,26 @@ pub struct Pools<'a> {
     pub special: &'a Tensor,
 }
 
-/// Copies keys and values of qkv `[tokens, 3, heads, head_dim]` (already normed and turned) to rows
-/// `row..row + tokens` of page `page` of `pool` `[pages, 2, page_size, heads, head_dim]`, rounding to the pool's dtype.
+/// Copies keys and values of qkv `[tokens, 3, heads, head_dim]` (after norm and RoPE) to rows `row..row + tokens` of
+/// page `page` of `pool` `[pages, 2, page_size, heads, head_dim]`, rounded to the pool's dtype.
 ///
 /// # Errors
-/// When shapes do not fit together, the rows are not within a page, an operand is not contiguous, qkv is not float32
-/// (on a card: of the pool's type), or both share their memory.
+/// When shapes do not match, the rows are not within a page, an operand is not contiguous, qkv is not float32
+/// (on a GPU: of the pool's dtype), or both share their memory.
 pub fn append(pool: &Tensor, page: usize, row: usize, qkv: &Tensor) -> Result<()> {
     pool.inplace_op2(qkv, &Append { page, row })
 }
 
-/// Rows of a page.
+/// The place of rows in a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rows {
-    /// Number of the page within its pool.
+    /// Index of the page within its pool.
     pub page: u32,
     /// First row within the page.
     pub row: u32,
 }
 
-/// Copies `count` rows (keys and values) from one pool to another (or the same pool, at rows that do not overlap).
+/// Copies `count` rows (keys and values) from one pool to another, or within a pool if the rows do not overlap.
 ///
 /// # Errors
 /// When the pools differ in heads, `head_dim` or dtype, the rows are not within a page or overlap, or a pool is not
@@ -138,7 +139,7 @@ struct CopyRows {
     count: usize,
 }
 
-/// Where `count` rows from `row` of `page` lie in a pool: their keys and their values.
+/// The element ranges of `count` rows in a pool, from `row` of `page` on: keys, then values.
 pub(crate) fn locate(op: &str, pool: &[usize], page: usize, row: usize, count: usize) -> Result<[Range<usize>; 2]> {
     let &[pages, 2, page_size, heads, dim] = pool else {
         bail!("{op}: pool {pool:?} must be [pages, 2, page_size, heads, head_dim]")
@@ -155,7 +156,7 @@ pub(crate) fn locate(op: &str, pool: &[usize], page: usize, row: usize, count: u
 }
 
 impl Append {
-    /// Where keys and values go, and the width of a row.
+    /// The element ranges to write, and the width of a row.
     fn targets(&self, pool: &[usize], qkv: &[usize]) -> Result<([Range<usize>; 2], usize)> {
         let (&[_, 2, _, heads, dim], &[tokens, 3, qkv_heads, qkv_dim]) = (pool, qkv) else {
             bail!(
@@ -249,7 +250,7 @@ impl CopyRows {
         Ok(())
     }
 
-    /// From where to where, within one pool: ranges that do not overlap.
+    /// Source and target ranges within one pool. They must not overlap.
     fn distinct(&self, layout: &Layout) -> Result<impl Iterator<Item = (Range<usize>, Range<usize>)>> {
         let (sources, targets) = (self.sources(layout.dims())?, self.targets(layout.dims())?);
         let overlap =

@@ -1,4 +1,4 @@
-//! From pictures to the patches that a product embeds.
+//! Patches: pictures cut into the rows that the patch embedding multiplies.
 
 use crate::cpu;
 #[cfg(feature = "cuda")]
@@ -8,12 +8,14 @@ use crate::operand::{reading, slice, zeros};
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor, WithDType, bail};
 
-/// Cuts pictures `[frames, height, width, 3]` of bytes into patches of `patch` x `patch` pixels, each a row in the order
-/// row, column, colour: `[frames, patches, patch * patch * 3]` of `byte * scale - shift`, scale and shift `[3]` float32.
-/// Stored as `dtype`: float32 on the CPU; on a card bfloat16 and float16, too.
+/// Cuts pictures `[frames, height, width, 3]` of bytes into patches of `patch` x `patch` pixels. A patch becomes one
+/// row in the order row, column, colour: `[frames, patches, patch * patch * 3]`, each element `byte * scale - shift`,
+/// with scale and shift `[3]` float32. The result has the given `dtype`: float32 on the CPU; on a GPU also bfloat16 or
+/// float16.
 ///
 /// # Errors
-/// When the pictures are not made of whole patches, shapes do not fit, an operand is not contiguous, or a dtype is another.
+/// When width or height is not a multiple of `patch`, shapes do not match, an operand is not contiguous, or a dtype is
+/// wrong.
 pub fn patches(pixels: &Tensor, scale: &Tensor, shift: &Tensor, patch: usize, dtype: DType) -> Result<Tensor> {
     reading(pixels.device(), &[scale, shift], || pixels.apply_op3_no_bwd(scale, shift, &Patches { patch, dtype }))
 }
@@ -23,7 +25,7 @@ struct Patches {
     dtype: DType,
 }
 
-/// Pictures cut up: rows and columns of patches of each.
+/// How pictures are cut: rows and columns of patches in each.
 struct Cut {
     frames: usize,
     rows: usize,

@@ -1,4 +1,4 @@
-//! The last layer of a dense head: values and confidences of pixels.
+//! The last layer of a dense head: values and confidence of each pixel.
 
 use crate::cpu;
 #[cfg(feature = "cuda")]
@@ -16,16 +16,16 @@ pub struct Predicted {
     pub values: Tensor,
     /// `[frames, h, w]`.
     pub confidence: Tensor,
-    /// `[1]`: how many of all these are NaN or infinite (up to 2^24; more count as that).
+    /// `[1]`: how many values and confidences are NaN or infinite, at most 2^24.
     pub not_finite: Tensor,
 }
 
-/// A linear layer on x `[frames, h, w, channels]` with weight `[n + 1, channels]` and bias `[n + 1]` (both float32). The first n
-/// outputs become values, the last a confidence, 1 + exp; all float32. x is float32 on the CPU, on a GPU also bfloat16 or
-/// float16.
+/// A linear layer on x `[frames, h, w, channels]` with weight `[n + 1, channels]` and bias `[n + 1]`, both float32. The
+/// first n outputs go through `activation` and become values; the last becomes a confidence, 1 + exp(output). Results
+/// are float32. x is float32; on a GPU also bfloat16 or float16.
 ///
 /// # Errors
-/// When shapes do not fit together, an operand is not contiguous, or a dtype is another.
+/// When shapes do not match, an operand is not contiguous, or a dtype is wrong.
 pub fn predict(x: &Tensor, weight: &Tensor, bias: &Tensor, activation: ValueActivation) -> Result<Predicted> {
     let (frames, height, width, _) = x.dims4()?;
     let predict = Predict { activation };
@@ -43,7 +43,7 @@ struct Predict {
     activation: ValueActivation,
 }
 
-/// Pixels, channels and outputs.
+/// Checks the shapes; returns pixels, channels and outputs.
 fn check(x: &Layout, weight: &Layout, bias: &Layout) -> Result<[usize; 3]> {
     match (x.dims(), weight.dims(), bias.dims()) {
         (&[frames, height, width, channels], &[outputs, inputs], &[biases])

@@ -2,31 +2,33 @@
 
 use candle_core::{Result, Tensor};
 
-/// Copies tensors to main memory. On a card all copies of a call are in flight together and are waited for once, over
-/// memory that is kept from call to call.
+/// Copies tensors to main memory. On a GPU, all copies of a call run together through pinned memory, which is kept for
+/// the next call, and the host waits once.
 #[derive(Debug, Default)]
 pub struct Readback {
     #[cfg(feature = "cuda")]
-    staging: Option<card::Staging>,
+    staging: Option<gpu::Staging>,
 }
 
 impl Readback {
-    /// The elements of each tensor, float32 and contiguous. What is in their [CUDA stream](crate::device::cuda_stream) is then done.
+    /// The elements of each tensor, which must be float32 and contiguous. Waits for all work in their
+    /// [CUDA stream](crate::device::cuda_stream).
     ///
     /// # Errors
-    /// When a tensor is not contiguous or not float32, they are not all of one CUDA stream, or the device has failed.
+    /// When a tensor is not contiguous or not float32, they belong to more than one CUDA stream, or the device
+    /// has failed.
     pub fn read(&mut self, tensors: &[Tensor]) -> Result<Vec<Vec<f32>>> {
         match tensors.first().map(Tensor::device) {
             #[cfg(feature = "cuda")]
-            Some(candle_core::Device::Cuda(device)) => card::read(device, &mut self.staging, tensors),
+            Some(candle_core::Device::Cuda(device)) => gpu::read(device, &mut self.staging, tensors),
             _ => tensors.iter().map(|tensor| tensor.flatten_all()?.to_vec1()).collect(),
         }
     }
 }
 
 #[cfg(feature = "cuda")]
-mod card {
-    // Copies to memory that is locked in place, which the driver writes to on its own.
+mod gpu {
+    // Asynchronous copies to pinned memory.
     #![allow(unsafe_code)]
 
     use super::{Result, Tensor};
@@ -43,7 +45,7 @@ mod card {
 
     impl std::fmt::Debug for Staging {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            write!(f, "Staging({} numbers)", self.0.len())
+            write!(f, "Staging({} elements)", self.0.len())
         }
     }
 
@@ -52,12 +54,12 @@ mod card {
         staging: &mut Option<Staging>,
         tensors: &[Tensor],
     ) -> Result<Vec<Vec<f32>>> {
-        let submitted = room(device, staging, tensors).and_then(|numbers| {
-            submit(device, numbers, tensors)?;
-            Ok(&*numbers)
+        let submitted = pinned_memory(device, staging, tensors).and_then(|pinned| {
+            submit(device, pinned, tensors)?;
+            Ok(&*pinned)
         });
-        // Also after an error: copies may be on their way, and what the tensors hold may still be computed, in memory that the
-        // caller thinks is at rest.
+        // Also after an error: copies may be in flight, and the tensors may still be computed, while the caller may
+        // reuse or free their memory.
         device.cuda_stream().synchronize().w()?;
         let mut rest = submitted?;
         Ok(tensors
@@ -70,15 +72,19 @@ mod card {
             .collect())
     }
 
-    /// Memory for the numbers of all tensors, of this call or of one before.
-    fn room<'a>(device: &CudaDevice, staging: &'a mut Option<Staging>, tensors: &[Tensor]) -> Result<&'a mut [f32]> {
+    /// Pinned memory for the elements of all tensors: that of an earlier call if it is large enough.
+    fn pinned_memory<'a>(
+        device: &CudaDevice,
+        staging: &'a mut Option<Staging>,
+        tensors: &[Tensor],
+    ) -> Result<&'a mut [f32]> {
         let total: usize = tensors.iter().map(Tensor::elem_count).sum();
         if staging.as_ref().is_none_or(|staging| staging.0.len() < total) {
             let context = device.cuda_stream().context().clone();
-            // SAFETY: numbers of any bits are numbers, and they are written before they are read.
+            // SAFETY: any bits are a valid f32, and the memory is written before it is read.
             match unsafe { context.alloc_pinned_with_flags(total.max(1), 0) } {
                 Ok(pinned) => *staging = Some(Staging(pinned)),
-                Err(error) => bail!("{OP}: main memory has no room to lock for {total} results: {error}"),
+                Err(error) => bail!("{OP}: cannot allocate pinned memory for {total} results: {error}"),
             }
         }
         match staging {
@@ -87,7 +93,7 @@ mod card {
         }
     }
 
-    /// Queues the copies.
+    /// Submits the copies to the CUDA stream.
     fn submit(device: &CudaDevice, mut rest: &mut [f32], tensors: &[Tensor]) -> Result<()> {
         for tensor in tensors {
             if !tensor.device().as_cuda_device()?.same_device(device) {
@@ -99,7 +105,8 @@ mod card {
             rest = after;
             if !to.is_empty() {
                 let stream = cuda::stream(device)?;
-                // SAFETY: the tensor holds as many numbers as there is room for, and both outlive the wait that follows.
+                // SAFETY: source and target have the same number of elements, and both live until the caller has
+                // waited.
                 unsafe {
                     cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), Memory::address(from), size_of_val(to), stream.cast())
                 }

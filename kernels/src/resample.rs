@@ -1,4 +1,4 @@
-//! Bilinear resampling with aligned corners.
+//! Bilinear resampling of pictures, with aligned corners.
 
 use crate::cpu;
 #[cfg(feature = "cuda")]
@@ -8,16 +8,16 @@ use crate::operand::{slice, slice_mut, zeros};
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, InplaceOp2, Layout, Result, Shape, Tensor, bail};
 
-/// x `[frames, h, w, c]` -> `[frames, height, width, c]`; corners map to corners, and the first row and column are
-/// all that a height or width of 1 takes. Float32 on the CPU, on a card of 16 bits, too.
+/// x `[frames, h, w, c]` -> `[frames, height, width, c]`. Corners map to corners; a height or width of 1 takes the
+/// first row or column. x is float32; on a GPU also bfloat16 or float16.
 ///
 /// # Errors
-/// When x has another rank, is not contiguous, has no pixels to take, or the output would not fit in memory.
+/// When x has another rank, is not contiguous or has no pixels, or the output would not fit in memory.
 pub fn bilinear(x: &Tensor, height: usize, width: usize) -> Result<Tensor> {
     x.apply_op1_no_bwd(&Bilinear { height, width })
 }
 
-/// `y += bilinear(x, ..)` in place, x resampled to the size of y.
+/// `y += bilinear(x)` in place, with x resampled to the size of y.
 ///
 /// # Errors
 /// As [`bilinear`], and when frames or channels differ.
@@ -32,7 +32,7 @@ struct Bilinear {
 
 struct BilinearAdd;
 
-/// Height and width of x, if there are pixels to make `height` x `width` of, and frames and channels.
+/// Checks that x has pixels if the output has; returns frames, height, width and channels of x.
 fn check(op: &str, x: &Layout, height: usize, width: usize) -> Result<[usize; 4]> {
     let &[frames, h, w, c] = x.dims() else {
         bail!("{op}: x {:?} must be [frames, height, width, channels]", x.dims())
@@ -56,7 +56,7 @@ impl BilinearAdd {
 }
 
 #[cfg(feature = "cuda")]
-fn on_card(
+fn on_gpu(
     device: &candle_core::CudaDevice,
     (y, [frames, height, width, channels]): (cuda::Memory, [usize; 4]),
     (x, x_dims): (cuda::Memory, &[usize]),
@@ -98,7 +98,7 @@ impl CustomOp1 for Bilinear {
         let x = cuda::memory("bilinear: x", device, x, layout)?;
         let dims = [frames, self.height, self.width, c];
         let (output, y) = cuda::output("bilinear", device, x.dtype(), &dims)?;
-        on_card(device, (y, dims), (x, layout.dims()), false)?;
+        on_gpu(device, (y, dims), (x, layout.dims()), false)?;
         Ok((output, Shape::from_dims(&dims)))
     }
 }
@@ -122,6 +122,6 @@ impl InplaceOp2 for BilinearAdd {
         let device = &x.device;
         let y = cuda::target("bilinear_add: y", device, y, y_layout)?;
         let x = cuda::memory("bilinear_add: x", device, x, x_layout)?;
-        on_card(device, (y, dims), (x, x_layout.dims()), true)
+        on_gpu(device, (y, dims), (x, x_layout.dims()), true)
     }
 }

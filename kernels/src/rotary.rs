@@ -1,4 +1,4 @@
-//! Rotary position embedding, with the LayerNorm of queries and keys that comes before it.
+//! Rotary position embedding (RoPE), with the LayerNorm of queries and keys before it.
 
 use crate::cpu;
 use crate::cpu::rotary::Angles;
@@ -13,57 +13,56 @@ use candle_core::{CpuStorage, InplaceOp1, InplaceOp2, Layout, Result, Tensor, ba
 #[cfg(feature = "cuda")]
 use candle_core::{CudaStorage, DType};
 
-/// Angles of the tokens of a frame: cos and sin `[tokens, head_dim / 2]` float32.
+/// RoPE angles of the tokens of a frame: cos and sin `[tokens, head_dim / 2]` float32.
 #[derive(Debug, Clone)]
 pub struct Rotary {
     /// Cosines of the angles.
     pub cos: Tensor,
     /// Sines of the angles.
     pub sin: Tensor,
-    /// Cosines and sines `[frames, 2, pairs]` of angles that are those of a frame's time, not of a token's place: they
-    /// stand for the first columns of the table. Only where pairs are interleaved.
+    /// Cosines and sines `[frames, 2, pairs]` of the angles that depend on a frame's time instead of a token's
+    /// position. They replace the first columns of the tables. Only for [`Pairing::Interleaved`].
     pub times: Option<Tensor>,
-    /// Which channels they turn.
+    /// Which channels are rotated together.
     pub pairing: Pairing,
 }
 
 impl Rotary {
-    /// The angles of frame `frame` alone.
+    /// The angles of one frame of `times`.
     ///
     /// # Errors
-    /// When there is no such frame among the times.
+    /// When `times` has no frame `frame`.
     pub fn of_frame(&self, frame: usize) -> Result<Self> {
         let times = self.times.as_ref().map(|times| times.narrow(0, frame, 1)).transpose()?;
         Ok(Self { times, ..self.clone() })
     }
 }
 
-/// `LayerNorm`s, weight and bias `[head_dim]` each, of the queries and of the keys of each head, float32.
+/// Weight and bias `[head_dim]`, float32, of the `LayerNorm`s of queries and keys. All heads share them.
 #[derive(Debug, Clone, Copy)]
 pub struct HeadNorms<'a> {
-    /// Of queries.
+    /// Weight and bias for queries.
     pub queries: (&'a Tensor, &'a Tensor),
-    /// Of keys.
+    /// Weight and bias for keys.
     pub keys: (&'a Tensor, &'a Tensor),
     /// Added to the variance.
     pub eps: f32,
 }
 
-/// LayerNorm on the queries and keys per head, then rotation, in place; values stay as they are.
+/// LayerNorm on the queries and keys of each head, then RoPE, in place. Values are not changed.
 ///
-/// qkv `[tokens, 3, heads, head_dim]`; tokens is a multiple of the table's tokens (frames that share the table). A pair
-/// (a, b) becomes (a cos - b sin, b cos + a sin).
+/// qkv is `[tokens, 3, heads, head_dim]`, where `tokens` is a multiple of the table's tokens: frames share the table.
+/// RoPE changes a pair (a, b) to (a cos - b sin, b cos + a sin).
 ///
 /// # Errors
-/// When shapes do not fit together, an operand is not contiguous or not float32 (on a card, qkv may be of 16 bits), or
-/// qkv shares its memory with another operand.
+/// When shapes do not match, an operand is not contiguous or not float32 (on a GPU, qkv may also be bfloat16
+/// or float16), or qkv shares its memory with another operand.
 pub fn norm_rotate(qkv: &Tensor, norms: &HeadNorms<'_>, rotary: &Rotary) -> Result<()> {
     reading(qkv.device(), &operands(norms, rotary), || qkv.inplace_op1(&NormRotate::new(qkv, norms, rotary)?))
 }
 
-/// As [`norm_rotate`], and moves keys and values to rows `0..tokens` of page `page` of `pool`, which is of qkv's type
-/// on a card. On a card this is one pass, and the keys in qkv are then as they were; on the CPU they are normed and
-/// turned, too.
+/// [`norm_rotate`], then copies keys and values to rows `0..tokens` of page `page` of `pool`. On a GPU, this is one
+/// kernel, `pool` has qkv's dtype, and the keys in qkv are not changed; on the CPU they are.
 ///
 /// # Errors
 /// As [`norm_rotate`] and [`append`].
@@ -84,7 +83,7 @@ pub fn norm_rotate_append(
     append(pool, page, 0, qkv)
 }
 
-/// The operands that may belong to another CUDA stream.
+/// Operands that may belong to another CUDA stream.
 fn operands<'a>(norms: &HeadNorms<'a>, rotary: &'a Rotary) -> Vec<&'a Tensor> {
     let HeadNorms { queries, keys, .. } = *norms;
     [queries.0, queries.1, keys.0, keys.1, &rotary.cos, &rotary.sin].into_iter().chain(&rotary.times).collect()
@@ -98,7 +97,7 @@ struct NormRotate<'a> {
     pairing: Pairing,
 }
 
-/// Only on a card.
+/// Runs on GPUs only.
 struct NormRotateAppend<'a> {
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     norm_rotate: NormRotate<'a>,
@@ -106,7 +105,7 @@ struct NormRotateAppend<'a> {
     page: usize,
 }
 
-/// Sizes of qkv and of the table that fit together.
+/// Sizes of qkv and of the table of angles, after the check.
 #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
 struct Sizes {
     tokens: usize,
@@ -164,9 +163,9 @@ impl<'a> NormRotate<'a> {
         }
     }
 
-    /// `target` is the pool, of these dimensions, and the page within it.
+    /// `target`: the pool, its dimensions, and the page to write to.
     #[cfg(feature = "cuda")]
-    fn on_card(
+    fn on_gpu(
         &self,
         (qkv, layout): (&CudaStorage, &Layout),
         target: Option<(cuda::Memory, &[usize], usize)>,
@@ -228,7 +227,8 @@ impl InplaceOp2 for NormRotateAppend<'_> {
         bail!("norm_rotate_append: queries and pool are not on the same device")
     }
 
-    /// The queries are written in place, too: what a storage refers to is device memory, in the order of the stream.
+    /// This also writes the queries in place, although `qkv` is a shared reference. That is sound: the storage only has
+    /// the address of device memory, and all work on that memory runs in the order of the CUDA stream.
     #[cfg(feature = "cuda")]
     fn cuda_fwd(
         &self,
@@ -238,7 +238,7 @@ impl InplaceOp2 for NormRotateAppend<'_> {
         qkv_layout: &Layout,
     ) -> Result<()> {
         let pool = cuda::target("norm_rotate_append: pool", &qkv.device, pool, pool_layout)?;
-        self.norm_rotate.on_card((qkv, qkv_layout), Some((pool, pool_layout.dims(), self.page)))
+        self.norm_rotate.on_gpu((qkv, qkv_layout), Some((pool, pool_layout.dims(), self.page)))
     }
 }
 
@@ -264,6 +264,6 @@ impl InplaceOp1 for NormRotate<'_> {
 
     #[cfg(feature = "cuda")]
     fn cuda_fwd(&self, qkv: &mut CudaStorage, layout: &Layout) -> Result<()> {
-        self.on_card((qkv, layout), None)
+        self.on_gpu((qkv, layout), None)
     }
 }

@@ -1,4 +1,4 @@
-//! Tokens side by side, and one after the other.
+//! Concatenation of tokens, by channels and by rows.
 
 #[cfg(feature = "cuda")]
 use crate::cuda;
@@ -9,39 +9,41 @@ use crate::operand::{reading, slice, zeros};
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, Device, Layout, Result, Shape, Tensor, bail};
 
-/// The channels of a, then those of b: `[.., c]` and `[.., d]` -> `[.., c + d]`, float32.
+/// Concatenates channels: a `[.., c]` and b `[.., d]` -> `[.., c + d]`, float32.
 ///
 /// # Errors
-/// When shapes do not fit together, an operand is not contiguous or not float32.
+/// When shapes do not match, or an operand is not contiguous or not float32.
 pub fn join_channels(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     reading(a.device(), &[b], || a.apply_op2_no_bwd(b, &JoinChannels))
 }
 
-/// The rows of all tensors, one after the other: `[a, ..]`, `[b, ..]` .. -> `[a + b + .., ..]`, of any one type. On a card these
-/// are copies of memory and no kernel of Candle's, which the driver would have to compile at its first use.
+/// Concatenates rows: `[a, ..]`, `[b, ..]`, .. -> `[a + b + .., ..]`, all of one dtype. On a GPU this copies memory
+/// without a Candle kernel, which the driver would compile at its first use.
 ///
-/// The result belongs to the [CUDA stream](crate::device::cuda_stream) of `device`: weights, which may be all there is, belong to another.
+/// The result belongs to the [CUDA stream](crate::device::cuda_stream) of `device`. The tensors may belong to others,
+/// as weights do.
 ///
 /// # Errors
-/// When there is none, shapes or types do not fit together, they are not on `device`, or one is not contiguous (on a card).
+/// When there are no tensors, shapes or dtypes do not match, they are not on `device`, or, on a GPU, one is
+/// not contiguous.
 pub fn concat(tensors: &[Tensor], device: &Device) -> Result<Tensor> {
     match (tensors, device) {
         ([], _) => bail!("concat: no tensors"),
         ([first, ..], _) if first.device().location() != device.location() => {
-            bail!("concat: not on the device asked for")
+            bail!("concat: the tensors are not on the requested device")
         }
         ([one], _) if one.device().same_device(device) => Ok(one.clone()),
         #[cfg(feature = "cuda")]
         ([first, ..], Device::Cuda(cuda)) => {
             let operands: Vec<_> = tensors.iter().collect();
-            reading(device, &operands, || concat_on_card(first, tensors, cuda))
+            reading(device, &operands, || concat_on_gpu(first, tensors, cuda))
         }
         _ => Tensor::cat(tensors, 0),
     }
 }
 
 #[cfg(feature = "cuda")]
-fn concat_on_card(first: &Tensor, tensors: &[Tensor], device: &candle_core::CudaDevice) -> Result<Tensor> {
+fn concat_on_gpu(first: &Tensor, tensors: &[Tensor], device: &candle_core::CudaDevice) -> Result<Tensor> {
     use candle_core::{Storage, op::BackpropOp};
     let mut rows = 0;
     for tensor in tensors {
@@ -62,7 +64,7 @@ fn concat_on_card(first: &Tensor, tensors: &[Tensor], device: &candle_core::Cuda
 
 struct JoinChannels;
 
-/// Rows and channels of both, and the shape of the result.
+/// Checks the shapes; returns rows, channels of a and of b, and the shape of the result.
 fn check(a: &Layout, b: &Layout) -> Result<([usize; 3], Vec<usize>)> {
     match (a.dims(), b.dims()) {
         ([rows @ .., c], [other @ .., d]) if rows == other => {

@@ -1,4 +1,4 @@
-//! Types that the operations share with their CPU and CUDA code.
+//! Types that operations share with their CPU and CUDA code: activations, RoPE pairing, sizes of a convolution.
 
 /// The function applied to the outputs of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// The shape of the output.
+    /// The shape of the output: `[frames, height, width, channels]`.
     pub(crate) fn shape(&self) -> [usize; 4] {
         let [height, width, channels] = self.output;
         [self.frames, height, width, channels]

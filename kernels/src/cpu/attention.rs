@@ -1,9 +1,10 @@
-//! Attention with a running softmax (Milakov & Gimelshein, arXiv 1805.02867), tile by tile of keys as in
+//! Attention on the CPU, with a running softmax (Milakov & Gimelshein, arXiv 1805.02867) over tiles of keys, as in
 //! FlashAttention (arXiv 2205.14135).
 //!
-//! SIMD lanes run over queries. With the queries of a task transposed once (`[head_dim][queries]`), scores are sums
-//! of key elements, broadcast, times vectors of queries, and outputs sums of value elements, broadcast, times vectors
-//! of probabilities: keys and values are used as they lie in memory, and maxima and sums over keys are vertical.
+//! SIMD lanes run over queries. The queries of a task are transposed once to `[head_dim][queries]`. A score then is a
+//! sum of broadcast key elements times vectors of queries, and an output is a sum of broadcast value elements times
+//! vectors of probabilities. Keys and values need no transposition, and maxima and sums over keys are vertical SIMD
+//! operations.
 
 use super::math::{exp2, multiply_add};
 use crate::operand::Element;
@@ -11,7 +12,7 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 use std::cell::RefCell;
 
-/// Queries `[tokens, 3, heads, dim]`, of which the first third counts.
+/// Queries: `qkv[:, 0]` of qkv `[tokens, 3, heads, dim]`.
 pub(crate) struct Queries<'a> {
     pub(crate) qkv: &'a [f32],
     pub(crate) heads: usize,
@@ -27,20 +28,20 @@ pub(crate) struct Span<'a, T> {
     pub(crate) stride: usize,
 }
 
-/// Keys of a tile. At a head width of 64 the tile's keys and values are 15 KiB each, so that the half in use stays
-/// in a first-level cache of 32 KiB beside the queries, scores and outputs of one group.
+/// Keys per tile. With heads of 64 channels, keys and values of a tile take 15 KiB each. One of them fits in an L1
+/// cache of 32 KiB, together with the queries, scores and outputs of one group.
 const TILE: usize = 60;
-/// Vectors of queries, and rows of keys or values, of a register tile: 12 accumulators, 2 queries and 2 broadcasts fill
-/// the 16 registers of AVX2, and 12 products follow each 8 loads.
+/// Vectors of queries, and rows of keys or values, per register tile: 12 accumulators, 2 queries and 2 broadcasts fill
+/// the 16 registers of AVX2, and each 8 loads feed 12 multiply-adds.
 const VECTORS: usize = 2;
 const ROWS: usize = 6;
-/// Channels between two checks of bounds.
+/// Channels per bounds check.
 const UNROLLED: usize = 4;
-/// Queries that all vector widths up to 16 cut into whole groups of `VECTORS` vectors.
+/// A number of queries that every vector width up to 16 divides into whole groups of `VECTORS` vectors.
 const GROUP: usize = 16 * VECTORS;
-/// Most queries of a task. Rows of keys lie kilobytes apart, so that copying a tile costs as much as its products with
-/// 60 queries; with these many it is lost in them. Transposed queries and outputs, 416 KiB then at a head width of 64,
-/// pass by once a tile, which even the third-level cache keeps up with.
+/// Maximum queries per task. Rows of keys are kilobytes apart, so copying a tile costs as much as computing it for 60
+/// queries; with this many queries the copy no longer matters. Their transposed queries and outputs (416 KiB with heads
+/// of 64 channels) are read once per tile, for which even the L3 cache is fast enough.
 const BLOCK: usize = 26 * GROUP;
 
 thread_local! {
@@ -54,7 +55,7 @@ pub(crate) fn attend<T: Element>(y: &mut [f32], queries: &Queries<'_>, spans: &[
         return;
     }
     let tokens = y.len() / (heads * dim);
-    // Enough tasks that threads finish together.
+    // Enough tasks for all threads to finish at about the same time.
     let block = (tokens * heads / (4 * rayon::current_num_threads())).next_multiple_of(GROUP).clamp(GROUP, BLOCK);
     let blocks = tokens.div_ceil(block);
     let mut outputs = vec![0.0; heads * blocks * block * dim];
@@ -73,7 +74,7 @@ pub(crate) fn attend<T: Element>(y: &mut [f32], queries: &Queries<'_>, spans: &[
     });
 }
 
-/// `count` queries of one head from `first`; output `[count, dim]`.
+/// Attention of queries `first..first + count` of one head; output `[count, dim]`.
 struct Task<'a, T> {
     output: &'a mut [f32],
     queries: &'a Queries<'a>,
@@ -95,15 +96,15 @@ impl<T: Element> WithSimd for Task<'_, T> {
         let lanes = VECTORS * S::F32_LANES;
         let groups = count.div_ceil(lanes);
 
-        // Queries stand side by side in the lanes of vectors: a group has `VECTORS` of them, the last one as few as it needs
-        // (`vectors_of`), in memory for `lanes` all the same.
+        // Each lane of a vector has one query. A group has `VECTORS` vectors, the last group maybe fewer
+        // (`vectors_of`); memory for the last group is as large as for the others.
         let sizes = [
             groups * dim * lanes,        // queries [groups][dim][vectors of the group][lanes of a vector]
-            groups * padded_dim * lanes, // their sums, likewise
+            groups * padded_dim * lanes, // output sums, same layout
             2 * groups * lanes,          // [groups][maxima, totals][lanes]
             TILE * lanes,                // scores of a tile for one group
-            TILE * dim,                  // its keys
-            TILE * padded_dim,           // its values
+            TILE * dim,                  // keys of a tile
+            TILE * padded_dim,           // values of a tile
         ];
         let needed = sizes.iter().sum::<usize>() + 16;
         if scratch.len() < needed {
@@ -168,13 +169,13 @@ impl<T: Element> WithSimd for Task<'_, T> {
     }
 }
 
-/// Vectors that hold the queries of a group: fewer in the last one.
+/// Number of vectors in a group: the last group may have fewer.
 #[inline(always)]
 fn vectors_of<S: Simd>(group: usize, count: usize) -> usize {
     (count - group * VECTORS * S::F32_LANES).div_ceil(S::F32_LANES).min(VECTORS)
 }
 
-/// Cuts the rows of all spans, one after the other, into tiles of float32.
+/// Cuts the concatenated rows of all spans into tiles, converted to float32.
 struct Tiles<'a, T> {
     spans: &'a [Span<'a, T>],
     head: usize,
@@ -184,8 +185,8 @@ struct Tiles<'a, T> {
 }
 
 impl<T: Element> Tiles<'_, T> {
-    /// Fills the next tile and returns its rows; 0 after the last. Rows of values are padded with what was there
-    /// before, whose sums nobody reads; so are the rows of keys up to a multiple of `ROWS`.
+    /// Fills the next tile and returns its number of rows; 0 after the last tile. The padding of value rows, and of key
+    /// rows up to a multiple of `ROWS`, keeps old contents; the results of the padding are never read.
     #[inline(always)]
     fn next(&mut self, keys: &mut [f32], values: &mut [f32]) -> usize {
         let mut filled = 0;
@@ -215,7 +216,7 @@ struct Tile<'a> {
     padded_dim: usize,
 }
 
-/// One tile of keys for one group of queries: query `[dim][N]`, sums `[padded_dim][N]`, state: maxima then totals.
+/// One tile of keys for one group of queries: query `[dim][N]`, sums `[padded_dim][N]`, state `[maxima, totals][N]`.
 #[inline(always)]
 fn step<S: Simd, const N: usize>(
     simd: S,
@@ -259,8 +260,8 @@ fn step<S: Simd, const N: usize>(
         }
     }
     let shrink: [S::f32s; N] = std::array::from_fn(|j| exp2(simd, simd.sub_f32s(maxima[j], maximum[j])));
-    // Sums of a tile start at zero and are added to the running ones once: with tens of thousands of keys, adding each
-    // term to the running sum would round thousands of times at the size of the whole.
+    // The sums of a tile start at zero and are added to the running sums once. With tens of thousands of keys, adding
+    // each term to a large running sum would accumulate thousands of rounding errors of its magnitude.
     let mut total = [simd.splat_f32s(0.0); N];
     for scores in &mut *scores {
         for ((score, total), &maximum) in scores.iter_mut().zip(&mut total).zip(&maximum) {

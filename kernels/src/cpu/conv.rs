@@ -1,4 +1,4 @@
-//! Convolutions and rearrangements of pictures.
+//! Convolutions on the CPU, and the other picture operations of a dense head.
 
 use super::Finish;
 use super::gemm::{Source, gemm};
@@ -7,11 +7,11 @@ use crate::operand::Element;
 use crate::types::Window;
 use rayon::prelude::*;
 
-/// Neighbourhoods of the pixels of the output, read where they lie in the picture.
+/// The kernel-sized neighbourhoods of output pixels, as rows of a gemm, read in place from the picture.
 struct Neighbourhoods<'a> {
     x: &'a [f32],
     window: &'a Window,
-    /// What lies outside the picture.
+    /// The pixels outside the picture.
     outside: Vec<f32>,
 }
 
@@ -30,14 +30,14 @@ impl Source for Neighbourhoods<'_> {
         let &Window { input: [h, w, c], output: [height, width, _], k, stride, padding, .. } = self.window;
         let (line, column) = (pixel / width, pixel % width);
         let (frame, line) = (line / height, line % height);
-        // Wraps around to a large number above and to the left of the picture.
+        // Above and to the left of the picture, this wraps around to a large value.
         let row = (line * stride + segment / k).wrapping_sub(padding);
         let column = (column * stride + segment % k).wrapping_sub(padding);
         if row < h && column < w { &self.x[((frame * h + row) * w + column) * c..][..c] } else { &self.outside }
     }
 }
 
-/// Lines of the neighbourhoods of pixels where none reaches outside: few long runs instead of many short ones.
+/// The lines of neighbourhoods that are inside the picture everywhere: a few long runs instead of many short ones.
 struct Lines<'a> {
     x: &'a [f32],
     window: &'a Window,
@@ -62,7 +62,7 @@ impl Source for Lines<'_> {
     }
 }
 
-/// y and x as the window says, weight `[out, k, k, in]`.
+/// Shapes of x and y as in `window`, weight `[out, k, k, in]`.
 pub(crate) fn conv2d<T: Element>(y: &mut [f32], x: &[f32], weight: &[T], window: &Window, finish: Finish<'_>) {
     let &Window { input: [_, _, inputs], output: [_, _, outputs], k, stride, padding, .. } = window;
     if y.is_empty() {

@@ -1,10 +1,11 @@
-//! Products of many rows with weights, linear layers and convolutions alike.
+//! Gemm on the CPU: many rows times weights, for linear layers and convolutions.
 //!
 //! A register tile is 6 rows by 2 vectors of outputs (12 accumulators, 2 vectors of weights and a broadcast in the 16
-//! registers of AVX2). Rows of x are read where they lie; weights are copied to panels in which the outputs of a tile
-//! are side by side, converted to float32 on the way. Blocking after Goto & van de Geijn, "Anatomy of High-Performance
-//! Matrix Multiplication" (2008): one panel of `DEPTH` stays in the first-level cache while rows pass by, `STRIPE` rows
-//! and the panels of a task in the second. Bias, sum and activation happen while a tile is in registers or next to it.
+//! registers of AVX2). Rows of x are read in place. Weights are converted to float32 and copied to panels in which the
+//! outputs of a tile are adjacent. Blocking follows Goto & van de Geijn, "Anatomy of High-Performance Matrix
+//! Multiplication" (2008): one panel of `DEPTH` terms stays in the L1 cache while rows stream past it; `STRIPE` rows
+//! and the panels of a task stay in the L2 cache. Bias, residual and activation are applied while a tile is in
+//! registers or L1.
 
 use super::Finish;
 use super::math::{activate, multiply_add};
@@ -17,36 +18,39 @@ use std::ops::Range;
 
 /// Rows of a register tile.
 const ROWS: usize = 6;
-/// Terms between two checks of bounds.
+/// Terms per bounds check.
 const UNROLLED: usize = 4;
-/// Most terms of a sum at a time: a panel of 16 outputs is 16 KiB, half a first-level cache.
+/// Maximum terms of a sum per panel: a panel of 16 outputs is 16 KiB, half an L1 cache.
 const DEPTH: usize = 256;
-/// Rows that pass by all panels of a task before the next: 96 KiB of x. No more, because rows that are a multiple of
-/// 4 KiB apart have but a quarter of the cache's sets to lie in.
+/// Rows that go through all panels of a task before the next rows do: 96 KiB of x. More would not stay in the cache:
+/// rows that are a multiple of 4 KiB apart share a quarter of its sets.
 const STRIPE: usize = 16 * ROWS;
-/// Most rows and outputs of a task: panels of 128 outputs are 128 KiB, copied once for 2 Ki rows.
+/// Maximum rows and outputs per task: panels of 128 outputs are 128 KiB, copied once for 2048 rows.
 const TASK_ROWS: usize = 2048;
 const TASK_OUTPUTS: usize = 128;
-/// A multiple of two vectors for any vector up to 16 wide.
+/// A multiple of two vectors, for every vector width up to 16.
 const PANEL_OUTPUTS: usize = 32;
 
-/// Rows of x, each of `segments` runs of `depth` numbers: one for a token, k x k for the neighbourhood of a pixel.
+/// Rows of x. Each has `segments` runs of `depth` elements: one run for a token, k x k runs for the neighbourhood of a
+/// pixel.
 pub(super) trait Source: Sync {
     fn rows(&self) -> usize;
     fn segments(&self) -> usize;
     fn depth(&self) -> usize;
-    /// One run of one row, `depth` long.
+    /// One run of one row: `depth` elements.
     fn run(&self, row: usize, segment: usize) -> &[f32];
 }
 
-/// y `[x.rows(), outputs]` = activation(y if `add` + x wᵀ + bias) for w `[outputs, segments, depth]`; nothing is empty.
+/// y `[x.rows(), outputs]` = activation(x wᵀ + bias), where `finish.add` includes the old y in the sum; w is
+/// `[outputs, segments, depth]`. No size is 0.
 pub(super) fn gemm<T: Element>(y: &mut [f32], x: &impl Source, w: &[T], finish: Finish<'_>) {
     let rows = x.rows();
     let outputs = y.len() / rows;
     assert_eq!(y.len(), rows * outputs);
     assert_eq!(w.len(), outputs * x.segments() * x.depth());
 
-    // Enough tasks that threads finish together, of outputs first: splitting rows copies panels more often.
+    // Enough tasks for all threads to finish at about the same time. Outputs are split first, because splitting rows
+    // copies panels more often.
     let wanted = 4 * rayon::current_num_threads();
     let (mut task_rows, mut task_outputs) = (TASK_ROWS, TASK_OUTPUTS);
     let tasks = |rows_each: usize, outputs_each: usize| rows.div_ceil(rows_each) * outputs.div_ceil(outputs_each);
@@ -72,7 +76,7 @@ thread_local! {
     static PANELS: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// One rectangle of y.
+/// Computes one tile of y.
 fn task<T: Element>(mut target: OutputTile<'_>, x: &impl Source, w: &[T], finish: Finish<'_>, panels: &mut [f32]) {
     let (rows, outputs) = (target.rows(), target.outputs());
     let (segments, depth) = (x.segments(), x.depth());
@@ -103,8 +107,8 @@ fn task<T: Element>(mut target: OutputTile<'_>, x: &impl Source, w: &[T], finish
     }
 }
 
-/// Copies `depth` columns from `at` of all rows of w, `stride` long, to panels `[depth][2 vectors]`, the last one filled
-/// up with zeros.
+/// Copies columns `at..at + depth` of all rows of w (row stride `stride`) to panels `[depth][2 vectors]`. The last
+/// panel is padded with zeros.
 struct Fill<'a, T> {
     panels: &'a mut [f32],
     depth: usize,
@@ -136,14 +140,14 @@ impl<T: Element> WithSimd for Fill<'_, T> {
     }
 }
 
-/// Products of some runs, one a row, with all panels of a task.
+/// Multiplies runs, one per row, with all panels of a task.
 struct Stripe<'a, 'y> {
     target: &'a mut OutputTile<'y>,
     row: usize,
     depth: usize,
     runs: &'a [&'a [f32]],
     panels: &'a [f32],
-    /// Whether these are the first and the last terms of their sums.
+    /// Whether these are the first, or the last, terms of the sums.
     first: bool,
     last: bool,
     finish: Finish<'a>,
@@ -176,7 +180,7 @@ impl WithSimd for Stripe<'_, '_> {
 }
 
 impl Stripe<'_, '_> {
-    /// Adds the products of N runs with a panel to a tile of y.
+    /// Multiplies N runs with a panel and adds the results to a tile of y.
     #[inline(always)]
     fn tile<S: Simd, const N: usize>(
         &mut self,
@@ -202,8 +206,8 @@ impl Stripe<'_, '_> {
                 multiply_add(simd, sums, run.1[k], panel);
             }
         }
-        // What was there is added to the sum of these terms, not each term to it: a residual is large beside a term, and
-        // its rounding would count once for every one of them.
+        // The old value is added to the finished sum. Adding each term to it would round once per term, and a residual
+        // is large beside a term.
         let add = |a: [S::f32s; 2], b: [S::f32s; 2]| std::array::from_fn(|j| simd.add_f32s(a[j], b[j]));
         let bias = self.finish.bias.filter(|_| self.first).map(|bias| load(simd, &bias[part.clone()]));
         for (i, mut sums) in sums.into_iter().enumerate() {
@@ -222,7 +226,7 @@ impl Stripe<'_, '_> {
     }
 }
 
-/// Up to two vectors, the rest zeros.
+/// Loads up to two vectors and fills the rest with zeros.
 #[inline(always)]
 fn load<S: Simd>(simd: S, from: &[f32]) -> [S::f32s; 2] {
     if let ([a, b, ..], _) = S::as_simd_f32s(from) {
@@ -232,7 +236,7 @@ fn load<S: Simd>(simd: S, from: &[f32]) -> [S::f32s; 2] {
     [simd.partial_load_f32s(a), simd.partial_load_f32s(b)]
 }
 
-/// As much of two vectors as there is room for.
+/// Stores as much of two vectors as fits.
 #[inline(always)]
 fn store<S: Simd>(simd: S, to: &mut [f32], [x, y]: [S::f32s; 2]) {
     if let ([a, b, ..], _) = S::as_mut_simd_f32s(to) {

@@ -1,26 +1,27 @@
-//! Products of few rows with weights, which memory bounds: every weight is read once, by some thread, in order.
+//! Gemv on the CPU: a few rows times weights. It is memory-bound, so each thread reads its part of the weights once, in
+//! order.
 
 use crate::operand::Element;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 use std::cell::RefCell;
 
-/// Most rows for which this is faster than a product of tiles, that copies weights into panels first.
+/// Maximum rows for which this is faster than gemm, which first copies weights to panels.
 pub(super) const MOST_ROWS: usize = 8;
-/// Rows of x that share a weight in a register.
+/// Rows of x per load of a weight.
 const TILE: usize = 4;
-/// Elements of x used at a time: 16 KiB, half a first-level cache.
+/// Elements of x used at a time: 16 KiB, half an L1 cache.
 const CHUNK: usize = 4096;
 
 thread_local! {
     static WIDENED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// `w xᵀ`, `[outputs, rows]`, for x `[rows, inputs]` and w `[outputs, inputs]`, none of them empty.
+/// `w xᵀ`, `[outputs, rows]`, for x `[rows, inputs]` and w `[outputs, inputs]`. No size is 0.
 pub(super) fn gemv<T: Element>(x: &[f32], w: &[T], inputs: usize) -> Vec<f32> {
     let rows = x.len() / inputs;
     let mut y = vec![0.0; w.len() / inputs * rows];
-    // Some 64 KiB of weights at least for a task.
+    // At least about 64 KiB of weights per task.
     let outputs = ((1 << 15) / inputs).max(1);
     y.par_chunks_mut(outputs * rows).zip(w.par_chunks(outputs * inputs)).for_each(|(y, w)| {
         WIDENED.with_borrow_mut(|widened| {
@@ -72,7 +73,7 @@ impl<T: Element> WithSimd for Few<'_, T> {
     }
 }
 
-/// `y[i] += w · x[i]`, each in U vectors of partial sums.
+/// `y[i] += w · x[i]`, with U vectors of partial sums each.
 #[inline(always)]
 fn add_dots<S: Simd, const N: usize, const U: usize>(simd: S, y: &mut [f32], w: &[f32], x: [&[f32]; N]) {
     let (vectors, rest) = S::as_simd_f32s(w);

@@ -1,4 +1,4 @@
-//! Linear layers.
+//! Linear layers on the CPU: gemv for few rows, gemm for many.
 
 use super::Finish;
 use super::gemm::{Source, gemm};
@@ -6,7 +6,7 @@ use super::gemv;
 use super::math::par_activate;
 use crate::operand::Element;
 
-/// Rows that follow each other.
+/// Contiguous rows.
 struct Dense<'a> {
     x: &'a [f32],
     inputs: usize,

@@ -1,6 +1,6 @@
-//! What the operations compute on the CPU, on slices whose sizes have been checked.
+//! The CPU side of the operations, on slices whose sizes have been checked.
 
-// Code that `pulp` compiles for an instruction set must be inlined into the function that has it enabled.
+// `pulp` enables an instruction set for one function. Code must be inlined into that function to be compiled for it.
 #![allow(clippy::inline_always)]
 
 pub(crate) mod attention;
@@ -20,11 +20,11 @@ pub(crate) mod rotary;
 use crate::types::Activation;
 pub(crate) use math::par_activate;
 
-/// What becomes of the sums.
+/// The epilogue of a gemm: what happens to its sums before they are stored.
 #[derive(Clone, Copy)]
 pub(crate) struct Finish<'a> {
     pub(crate) bias: Option<&'a [f32]>,
-    /// Whether the sums are added to what y holds.
+    /// Whether the sums are added to the old values of y.
     pub(crate) add: bool,
     pub(crate) activation: Activation,
 }

@@ -1,6 +1,6 @@
-//! Adaptive LayerNorm, after the norm.
+//! Adaptive LayerNorm modulation on the CPU.
 
-/// As [`crate::modulation::modulate`]. A few rows: not worth threads.
+/// As [`crate::modulation::modulate`]. On one thread, because there are only a few rows.
 pub(crate) fn modulate(y: &mut [f32], x: &[f32], normed: &[f32], modulation: &[f32], channels: usize) {
     if channels == 0 {
         return;

@@ -1,10 +1,10 @@
-//! Layer normalisation.
+//! Layer normalisation on the CPU.
 
 use super::math::moments;
 use pulp::Arch;
 use rayon::prelude::*;
 
-/// Each row of `weight.len()` elements of x, normalised.
+/// Normalises each row of `weight.len()` elements of x.
 pub(crate) fn layer_norm(y: &mut [f32], x: &[f32], weight: &[f32], bias: &[f32], eps: f32) {
     let channels = weight.len();
     if channels == 0 {

@@ -1,21 +1,20 @@
-//! A matrix that several threads write, each in a rectangle of its own.
+//! Output tiles: disjoint rectangles of a matrix, which threads write in parallel.
 
 use rayon::prelude::*;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Some outputs of some rows of y, borrowed exclusively, though what it borrows does not lie in one piece.
+/// An exclusive borrow of a rectangle of y: a range of outputs of a range of rows. It is not contiguous in memory.
 pub(super) struct OutputTile<'a> {
     y: *mut f32,
-    /// Numbers from a row of y to the next.
+    /// Elements from one row of y to the next.
     stride: usize,
     rows: Range<usize>,
     outputs: Range<usize>,
     borrowed: PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: it stands for a `&mut [f32]` per row, which may go to another thread; a shared reference to it gives no
-// access to y.
+// SAFETY: it is equivalent to one `&mut [f32]` per row, which is `Send`. A shared reference to it gives no access to y.
 #[allow(unsafe_code)]
 unsafe impl Send for OutputTile<'_> {}
 // SAFETY: as above.
@@ -29,12 +28,12 @@ impl<'a> OutputTile<'a> {
         Self { y: y.as_mut_ptr(), stride: outputs, rows: 0..rows, outputs: 0..outputs, borrowed: PhantomData }
     }
 
-    /// Cuts it into rectangles of so many rows and outputs, fewer at the ends: first the outputs of the first rows.
+    /// Splits it into tiles of at most `rows` and `outputs`, row by row of tiles.
     pub(super) fn split(self, rows: usize, outputs: usize) -> impl ParallelIterator<Item = Self> {
         let across = self.outputs.len().div_ceil(outputs);
         let parts = self.rows.len().div_ceil(rows) * across;
         (0..parts).into_par_iter().map(move |part| {
-            // SAFETY: every number comes once, two parts have no row or no output in common, and this one is used up.
+            // SAFETY: each tile is made once, tiles do not overlap, and `self` is consumed.
             #[allow(unsafe_code)]
             unsafe {
                 self.part(part / across * rows, part % across * outputs, rows, outputs)
@@ -42,10 +41,10 @@ impl<'a> OutputTile<'a> {
         })
     }
 
-    /// The rectangle of at most `rows` and `outputs` that begins at a row and an output of this one.
+    /// The tile of at most `rows` and `outputs` that starts at `row` and `output` of this tile.
     ///
     /// # Safety
-    /// No other rectangle that is in use has any of its numbers.
+    /// No other tile in use overlaps it.
     #[allow(unsafe_code)]
     unsafe fn part(&self, row: usize, output: usize, rows: usize, outputs: usize) -> Self {
         let cut = |whole: &Range<usize>, start: usize, length: usize| {
@@ -55,23 +54,23 @@ impl<'a> OutputTile<'a> {
         Self { rows: cut(&self.rows, row, rows), outputs: cut(&self.outputs, output, outputs), ..*self }
     }
 
-    /// The rows of y that it has.
+    /// The rows of y in this tile.
     pub(super) fn rows(&self) -> Range<usize> {
         self.rows.clone()
     }
 
-    /// The outputs that it has of them.
+    /// The outputs of y in this tile.
     pub(super) fn outputs(&self) -> Range<usize> {
         self.outputs.clone()
     }
 
-    /// Some of its outputs of one of its rows, both counted in y.
+    /// A range of outputs of one row. Both are indices in y and must be in this tile.
     #[inline(always)]
     pub(super) fn row(&mut self, row: usize, outputs: Range<usize>) -> &mut [f32] {
         assert!(self.rows.contains(&row));
         assert!(self.outputs.start <= outputs.start && outputs.start <= outputs.end && outputs.end <= self.outputs.end);
-        // SAFETY: by the assertions the range lies in this rectangle, and so in y, which is borrowed for `'a`. Nobody
-        // else has that part of y: rectangles do not overlap, and this one is borrowed as long as the slice lives.
+        // SAFETY: the assertions show that the range is in this tile, and so in y, which is borrowed for `'a`. Nothing
+        // else refers to it: tiles do not overlap, and this one is mutably borrowed while the slice lives.
         #[allow(unsafe_code)]
         unsafe {
             std::slice::from_raw_parts_mut(self.y.add(row * self.stride + outputs.start), outputs.len())
@@ -84,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_is_in_one_part() {
+    fn every_element_is_in_one_tile() {
         for (rows, outputs) in [(3, 4), (7, 10), (1, 1), (100, 3), (2, 100)] {
             let mut y = vec![0.0; 70];
             OutputTile::new(&mut y, 10).split(rows, outputs).for_each(|mut part| {
@@ -98,11 +97,11 @@ mod tests {
     }
 
     #[test]
-    fn nothing_outside_can_be_had() {
+    fn elements_outside_a_tile_are_refused() {
         let outside = [(0, 4..8), (2, 4..8), (1, 3..8), (1, 4..9)];
         for (row, outputs) in outside {
             let mut y = vec![0.0; 40];
-            // SAFETY: it is the only part.
+            // SAFETY: it is the only tile.
             #[allow(unsafe_code)]
             let mut part = unsafe { OutputTile::new(&mut y, 10).part(1, 4, 1, 4) };
             part.row(1, 4..8);

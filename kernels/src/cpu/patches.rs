@@ -1,8 +1,8 @@
-//! Cutting pictures into patches.
+//! Patches of pictures, on the CPU.
 
 use rayon::prelude::*;
 
-/// As [`crate::patches::patches`], `columns` patches side by side.
+/// As [`crate::patches::patches`], with `columns` patches per row of patches.
 pub(crate) fn patches(y: &mut [f32], pixels: &[u8], scale: &[f32], shift: &[f32], patch: usize, columns: usize) {
     let line = 3 * patch;
     if y.is_empty() {

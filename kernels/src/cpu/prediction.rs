@@ -12,7 +12,7 @@ pub(crate) fn predict(values: &mut [f32], confidences: &mut [f32], raw: &[f32], 
     let n = outputs - 1;
     let value = |raw: f32| match activation {
         ValueActivation::Exp => raw.exp(),
-        // For small numbers the difference exp - 1 would lose digits.
+        // `exp_m1`, because exp(x) - 1 loses digits for small x.
         ValueActivation::InverseLog => raw.abs().exp_m1().copysign(raw),
     };
     confidences.par_iter_mut().zip(raw.par_chunks_exact(outputs)).with_min_len(4096).for_each(|(confidence, raw)| {

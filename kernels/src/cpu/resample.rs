@@ -1,14 +1,14 @@
-//! Bilinear resampling.
+//! Bilinear resampling on the CPU.
 
 use pulp::Arch;
 use rayon::prelude::*;
 
-/// The two source positions of an output position, and the weight of the second.
+/// The two source positions for an output position, and the weight of the second.
 fn taps(position: usize, from: usize, to: usize) -> (usize, usize, f32) {
     if to < 2 {
         return (0, 0, 0.0);
     }
-    // Whole numbers until the division, so that corners and source pixels are met exactly.
+    // Integers until the division, so corners and source pixels are hit exactly.
     let numerator = position as u128 * (from - 1) as u128;
     let steps = (to - 1) as u128;
     let low = (numerator / steps) as usize;
@@ -16,7 +16,7 @@ fn taps(position: usize, from: usize, to: usize) -> (usize, usize, f32) {
     (low, (low + 1).min(from - 1), fraction as f32)
 }
 
-/// x `[frames, from.0, from.1, channels]` -> y `[frames, to.0, to.1, channels]`, or on top of it.
+/// x `[frames, from.0, from.1, channels]` -> y `[frames, to.0, to.1, channels]`, written or, with `add`, added.
 pub(crate) fn bilinear(y: &mut [f32], x: &[f32], from: (usize, usize), to: (usize, usize), channels: usize, add: bool) {
     if y.is_empty() {
         return;

@@ -1,11 +1,11 @@
-//! LayerNorm and rotation of queries and keys.
+//! LayerNorm and RoPE of queries and keys on the CPU.
 
 use super::math::moments;
 use crate::types::Pairing;
 use pulp::Arch;
 use rayon::prelude::*;
 
-/// As [`crate::rotary::Rotary`]; the table repeats, with the times of the next frame.
+/// As [`crate::rotary::Rotary`]. Each frame uses the same table, with its own times.
 pub(crate) struct Angles<'a> {
     pub(crate) cos: &'a [f32],
     pub(crate) sin: &'a [f32],
@@ -14,7 +14,7 @@ pub(crate) struct Angles<'a> {
     pub(crate) pairing: Pairing,
 }
 
-/// qkv `[tokens, 3, heads, dim]` in place; norms (weight, bias) of queries and of keys.
+/// Changes qkv `[tokens, 3, heads, dim]` in place; `norms` are (weight, bias) of queries and of keys.
 pub(crate) fn norm_rotate(qkv: &mut [f32], heads: usize, norms: [(&[f32], &[f32]); 2], eps: f32, angles: &Angles<'_>) {
     let dim = norms[0].0.len();
     if qkv.is_empty() {

@@ -1,10 +1,10 @@
-//! Attention within frames and over pages.
+//! Launches of the attention kernels, within frames and over pages.
 
-use super::{Card, Memory, count, kernels, memory, output};
+use super::{Gpu, Memory, count, kernels, memory, output};
 use candle_core::cuda_backend::CudaDevice;
 use candle_core::{CudaStorage, DType, Layout, Result, bail};
 
-/// Within each frame of qkv `[frames, tokens, 3, heads, head_dim]`, whose dimensions these are.
+/// Attention within each frame of qkv `[frames, tokens, 3, heads, head_dim]`.
 pub(crate) fn within_frames(
     op: &'static str,
     storage: &CudaStorage,
@@ -14,7 +14,7 @@ pub(crate) fn within_frames(
     let qkv = memory(op, &storage.device, storage, layout)?;
     let (y, target) = output(op, &storage.device, qkv.dtype(), &[frames, tokens, heads * dim])?;
     let width = heads * dim;
-    // A frame is a page of the product.
+    // The output of the qkv gemm serves as the pool: each frame is a page.
     let pool = kernels::PagePool {
         keys: qkv.skip(width).pointer(),
         value_offset: width as i64,
@@ -22,7 +22,7 @@ pub(crate) fn within_frames(
         page_stride: (tokens * 3 * width) as i64,
         pages: count(op, frames)?,
     };
-    let table = Table { numbers: std::ptr::null(), frames: 1, special: 0, last_rows: tokens, page_size: tokens };
+    let table = Table { entries: std::ptr::null(), frames: 1, special: 0, last_rows: tokens, page_size: tokens };
     let queries = Queries { qkv, batch: frames, tokens, heads, dim };
     attend(op, &storage.device, &queries, [pool, pool], &table, target)?;
     Ok(y)
@@ -37,16 +37,16 @@ pub(crate) struct Queries {
     pub(crate) dim: usize,
 }
 
-/// What a group sees, see `paged_attention.h`.
+/// The page table of a group of queries, see `paged_attention.h`.
 pub(crate) struct Table {
-    pub(crate) numbers: *const u32,
+    pub(crate) entries: *const u32,
     pub(crate) frames: usize,
     pub(crate) special: usize,
     pub(crate) last_rows: usize,
     pub(crate) page_size: usize,
 }
 
-/// The widths of heads that there are kernels for.
+/// The values of `head_dim` that kernels exist for.
 pub(crate) fn widths(dtype: DType) -> &'static [usize] {
     if dtype == DType::F32 { &[32, 64, 128] } else { &[64, 128] }
 }
@@ -69,7 +69,7 @@ pub(crate) fn attend(
     }
     let addresses = [qkv.address(), frames.keys as u64, special.keys as u64];
     if addresses.iter().any(|address| address % 16 != 0) {
-        bail!("{op}: queries, keys and values must begin at multiples of 16 bytes, as whole tensors do")
+        bail!("{op}: queries, keys and values must be aligned to 16 bytes, as whole tensors are")
     }
     let row = (3 * heads * dim) as i64;
     let size = |size| count(op, size);
@@ -80,7 +80,7 @@ pub(crate) fn attend(
         output: target.pointer_mut(),
         frames,
         special,
-        table: table.numbers,
+        table: table.entries,
         frame_pages: size(table.frames)?,
         special_pages: size(table.special)?,
         last_rows: size(table.last_rows)?,
@@ -96,17 +96,17 @@ pub(crate) fn attend(
         splits: 1,
         workspace: std::ptr::null_mut(),
     };
-    let card = Card::of(device)?;
-    let hopper = card.hopper && qkv.dtype() != DType::F32 && dim == 64;
-    // SAFETY: they read and write the description alone.
+    let gpu = Gpu::of(device)?;
+    let hopper = gpu.hopper && qkv.dtype() != DType::F32 && dim == 64;
+    // SAFETY: both functions only read and write the struct.
     match hopper {
         #[cfg(periplus_hopper)]
-        true => unsafe { kernels::hopper::paged_attention_plan(&raw mut attention, card.multiprocessors) },
-        _ => unsafe { kernels::paged_attention_plan(&raw mut attention, card.multiprocessors) },
+        true => unsafe { kernels::hopper::paged_attention_plan(&raw mut attention, gpu.multiprocessors) },
+        _ => unsafe { kernels::paged_attention_plan(&raw mut attention, gpu.multiprocessors) },
     }
     // SAFETY: as above.
     let floats = unsafe { kernels::paged_attention_workspace(&raw const attention) } as usize;
-    // Freed in the order of the stream, so after the kernels that use it.
+    // Dropped at the end of this function, and freed in stream order: after the kernels that use it.
     let workspace = if floats == 0 { None } else { Some(output(op, device, DType::F32, &[floats])?) };
     if let Some((_, memory)) = &workspace {
         attention.workspace = memory.pointer_mut();
@@ -124,7 +124,7 @@ mod tests {
 
     type Plan = unsafe extern "C" fn(*mut kernels::PagedAttention, u32);
 
-    /// `tokens` queries of 16 heads over `pages` full pages of `page_size` rows.
+    /// The plan for `tokens` queries of 16 heads over `pages` full pages of `page_size` rows.
     fn planned(
         plan: Plan,
         dtype: i32,
@@ -155,15 +155,15 @@ mod tests {
             splits: 0,
             workspace: std::ptr::null_mut(),
         };
-        // SAFETY: it reads and writes the description alone.
+        // SAFETY: it only reads and writes the struct.
         unsafe { plan(&raw mut attention, multiprocessors) };
         attention
     }
 
-    /// For pictures of any size, scale passes and long streams: a plan has parts, there is a workspace where there are several, and
-    /// where few blocks are shared it is small.
+    /// For many picture sizes, scale passes and long streams: a plan has 1 to 64 splits, a workspace if it has more
+    /// than one, and a small workspace if only some blocks are split.
     #[test]
-    fn plans_are_possible_and_modest() {
+    fn plans_are_valid_and_need_little_memory() {
         let mut plans: Vec<(Plan, i32)> =
             vec![(kernels::paged_attention_plan, kernels::F32), (kernels::paged_attention_plan, kernels::BF16)];
         #[cfg(periplus_hopper)]
@@ -179,15 +179,15 @@ mod tests {
                         let context = format!("{sizes:?} on {multiprocessors}: {} whole, {} splits", a.whole, a.splits);
                         assert!((1..=64).contains(&a.splits), "{context}");
                         assert!(a.splits > 1 || a.whole == 0, "{context}");
-                        // SAFETY: it reads the description alone.
+                        // SAFETY: it only reads the struct.
                         let floats = unsafe { kernels::paged_attention_workspace(&raw const a) };
                         assert_eq!(floats == 0, a.splits == 1, "{context}");
-                        assert!(a.whole == 0 || floats <= 4 << 20, "{context}: {floats} numbers");
+                        assert!(a.whole == 0 || floats <= 4 << 20, "{context}: {floats} floats");
                         partly += usize::from(a.whole > 0);
                     }
                 }
             }
         }
-        assert!(partly > 0, "no plan shares what full rounds leave");
+        assert!(partly > 0, "no plan splits only the blocks after full rounds");
     }
 }

@@ -1,16 +1,16 @@
 //! Operands of other CUDA streams: weights, which every video reads in its own stream.
 //!
-//! Memory is freed, and then reused, in the order of the stream that it was allocated in. That is safe for operands of the
-//! stream in which an operation runs. But an operand of another stream can be dropped, and its memory reused in the order of
-//! that other stream, while the operation still reads it. Therefore a stream *holds* such operands: it keeps a clone of the
-//! tensor, and with it the memory, until an event shows that the operation is done.
+//! Memory is freed, and then reused, in the order of the stream that it was allocated in. That is safe for operands of
+//! the stream in which an operation runs. But an operand of another stream can be dropped, and its memory reused in the
+//! order of that other stream, while the operation still reads it. Therefore a stream *holds* such operands: it keeps a
+//! clone of the tensor, and with it the memory, until an event shows that the operation is done.
 //!
-//! A frame reads about a thousand weights. One event for each would cost time on the host and on the GPU, so a batch of operands
-//! shares an event. Nothing waits for these events: when a batch is full, earlier batches whose event has completed are
-//! dropped. [`synchronize`] drops everything that a stream holds.
+//! A frame reads about a thousand weights. One event for each would cost time on the host and on the GPU, so a batch of
+//! operands shares an event. Nothing waits for these events: when a batch is full, earlier batches whose event has
+//! completed are dropped. [`synchronize`] drops everything that a stream holds.
 //!
-//! This keeps the memory of an operand, not its values: the work that computes an operand of another stream must be done before
-//! an operation reads it. Otherwise the values of the result are unspecified.
+//! This keeps the memory of an operand, not its values: the work that computes an operand of another stream must be
+//! done before an operation reads it. Otherwise the values of the result are unspecified.
 
 use candle_core::backend::BackendDevice;
 use candle_core::cuda_backend::cudarc::driver::sys::CUevent_flags;
@@ -33,11 +33,11 @@ struct Held {
     closed: Vec<(CudaEvent, Vec<Tensor>)>,
 }
 
-/// What each stream holds, by the address of the stream.
+/// The operands that each stream holds, by the address of the stream.
 static HELD: Mutex<BTreeMap<usize, Held>> = Mutex::new(BTreeMap::new());
 
 fn all_held() -> MutexGuard<'static, BTreeMap<usize, Held>> {
-    // A panic can at most leave operands in it for longer.
+    // After a panic the map is still valid; at worst, some operands are held for longer.
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -46,14 +46,15 @@ fn key(stream: &CudaStream) -> usize {
 }
 
 thread_local! {
-    /// Addresses of the storages of other streams that the present operation may read.
+    /// Addresses of the storages of other streams that the current operation may read.
     static DECLARED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs `operation`, which launches kernels in the stream of `device` that read `operands`, and holds those of other streams.
+/// Runs `operation`, which launches kernels in the stream of `device` that read `operands`, and holds those of other
+/// streams.
 ///
-/// They are held *after* the launch. The borrow keeps them alive until then. If they were held before, another thread could
-/// call [`synchronize`] between the two, which would drop them too early.
+/// They are held *after* the launch. The borrow keeps them alive until then. If they were held before, another thread
+/// could call [`synchronize`] between the two, which would drop them too early.
 pub(crate) fn reading<T>(
     device: &CudaDevice,
     operands: &[&Tensor],
@@ -72,7 +73,7 @@ pub(crate) fn reading<T>(
     result
 }
 
-/// Whether the present operation may read a storage of another stream.
+/// Whether the current operation may read a storage of another stream.
 pub(super) fn is_declared(storage: &CudaStorage) -> bool {
     DECLARED.with_borrow(|declared| declared.contains(&std::ptr::from_ref(storage).addr()))
 }
@@ -108,7 +109,7 @@ pub(crate) fn synchronize(device: &CudaDevice) -> Result<()> {
     // Taken before the wait: an operation that another thread launches meanwhile may run after it.
     let held = all_held().remove(&key(&stream));
     let result = stream.synchronize().w();
-    // Also after an error: a GPU that has failed reads nothing any more.
+    // Also after an error: a GPU that has failed no longer reads anything.
     drop(held);
     result
 }

@@ -1,21 +1,21 @@
-//! Linear layers and convolutions.
+//! Launches of the gemm kernels, for linear layers and convolutions.
 
 #[cfg(periplus_hopper)]
-use super::Card;
+use super::Gpu;
 use super::{Memory, count, kernels, memory};
 use crate::types::Activation;
 use crate::types::Window;
 use candle_core::{CudaStorage, DType, Layout, Result, bail};
 use std::ffi::c_int;
 
-/// What becomes of the sums.
+/// Where the sums go and what happens to them before they are stored.
 pub(crate) struct Target {
     pub(crate) y: Memory,
     pub(crate) add: bool,
     pub(crate) activation: Activation,
 }
 
-/// y = or += x weight + bias over the places of `window`.
+/// y = activation(x weight + bias), or y += x weight + bias, for the convolution that `window` describes.
 pub(crate) fn gemm(
     op: &'static str,
     target: &Target,
@@ -30,7 +30,7 @@ pub(crate) fn gemm(
     let dtype = x.dtype_code(op)?;
     if weight.dtype() != x.dtype() || ![x.dtype(), DType::F32].contains(&target.y.dtype()) {
         let dtypes = (x.dtype(), weight.dtype(), target.y.dtype());
-        bail!("{op}: x, weight and y stored as {dtypes:?} must be of one type, y that or F32")
+        bail!("{op}: x, weight and y stored as {dtypes:?} must have one dtype, except that y may be F32")
     }
     let bias = bias.map(|bias| bias.expect(op, DType::F32)).transpose()?;
     let [height, width, inputs] = window.input;
@@ -55,11 +55,11 @@ pub(crate) fn gemm(
     };
     #[cfg(periplus_hopper)]
     {
-        let card = Card::of(device)?;
-        // SAFETY: it reads the struct alone.
-        if card.hopper && unsafe { kernels::hopper::gemm_fits(&raw const gemm) } != 0 {
+        let gpu = Gpu::of(device)?;
+        // SAFETY: it only reads the struct.
+        if gpu.hopper && unsafe { kernels::hopper::gemm_fits(&raw const gemm) } != 0 {
             // SAFETY: as above.
-            let plan = unsafe { kernels::hopper::gemm_plan(&raw const gemm, card.multiprocessors) };
+            let plan = unsafe { kernels::hopper::gemm_plan(&raw const gemm, gpu.multiprocessors) };
             return kernels::hopper::gemm(device, &gemm, plan);
         }
     }

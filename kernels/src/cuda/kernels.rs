@@ -8,8 +8,9 @@
 //!    and the launcher. Operands that may belong to another CUDA stream are declared to `operand::reading`.
 //! 4. `tests/gpu.rs` compares both.
 //!
-//! An operation with many arguments takes them as a struct: an entry of `arguments!`, and its fields in `cuda/layouts.cu`,
-//! which a test compares. (Bindings are not generated: bindgen would need libclang on the machine of every user.)
+//! An operation with many arguments takes them as a struct: an entry of `arguments!`, and its fields in
+//! `cuda/layouts.cu`, which a test compares. (Bindings are not generated: bindgen would need libclang on the machine of
+//! every user.)
 
 use super::{Memory, launched, stream};
 use candle_core::Result;
@@ -73,9 +74,9 @@ macro_rules! kernels {
         #[allow(clippy::too_many_arguments)]
         pub(crate) fn $name(device: &CudaDevice, $($argument: $kind),*) -> Result<()> {
             let stream = stream(device)?;
-            // SAFETY: operations check the shapes of their operands against each other, and `cuda::memory` that each lies within
-            // its storage. Storages of this stream are freed in its order, so after this kernel. Those of other streams are
-            // held until it has run (`cuda::foreign`).
+            // SAFETY: operations check the shapes of their operands against each other, and `cuda::memory` that each
+            // lies within its storage. Storages of this stream are freed in its order, so after this kernel. Those of
+            // other streams are held until it has run (`cuda::foreign`).
             launched(stringify!($name), unsafe { c::$name($($argument.to_c(),)* stream) })
         })*
     };
@@ -86,7 +87,7 @@ kernels! {
         y: Memory, dtype: c_int, x: Memory, weight: Memory, bias: Memory, rows: u64, channels: u32, eps: f32,
     );
     norm_rotate = "periplus_norm_rotate"(operation: &NormRotate);
-    /// `keys` is where the first key goes.
+    /// `keys`: where the first key is written.
     append_rows = "periplus_append_rows"(
         keys: Memory, value_offset: i64, qkv: Memory, size: u32, tokens: u32, width: u32,
     );
@@ -115,7 +116,7 @@ kernels! {
     paged_attention = "periplus_paged_attention"(attention: &PagedAttention);
 }
 
-/// Declares structs as C lays them out, and for the test below where their fields lie.
+/// Declares structs with C layout, and the list of their field offsets for the test below.
 macro_rules! arguments {
     ($($name:ident { $($field:ident: $kind:ty,)* })*) => {
         $(#[repr(C)]
@@ -223,10 +224,10 @@ unsafe extern "C" {
     pub(crate) fn paged_attention_workspace(attention: *const PagedAttention) -> u64;
     #[cfg(test)]
     #[link_name = "periplus_layouts"]
-    fn layouts(number: u64) -> u64;
+    fn layouts(index: u64) -> u64;
 }
 
-/// Kernels for compute capability 9.0 alone.
+/// Kernels for compute capability 9.0 only.
 #[cfg(periplus_hopper)]
 pub(crate) mod hopper {
     use super::{Argument, CudaDevice, Gemm, PagedAttention, Result, Stream, c_int, launched, stream};
@@ -252,10 +253,10 @@ mod tests {
 
     #[test]
     fn structs_have_the_same_layout_in_c() {
-        // SAFETY: the function reads a table, and not past its end.
-        let in_c = |number: usize| unsafe { layouts(number as u64) };
-        for (number, (name, field, place)) in LAYOUTS.iter().enumerate() {
-            assert_eq!(in_c(number), *place as u64, "{name} {field}");
+        // SAFETY: the function reads a table and checks the index.
+        let in_c = |index: usize| unsafe { layouts(index as u64) };
+        for (index, (name, field, offset)) in LAYOUTS.iter().enumerate() {
+            assert_eq!(in_c(index), *offset as u64, "{name} {field}");
         }
         assert_eq!(in_c(LAYOUTS.len()), u64::MAX, "a field is missing here");
     }

@@ -1,6 +1,6 @@
-//! What the operations launch on an NVIDIA card, on tensors whose shapes have been checked.
+//! The CUDA side of the operations: launches of kernels on tensors whose shapes have been checked.
 
-// This folder is the boundary to the kernels: device memory is addressed, never dereferenced, from here.
+// This folder is the boundary to the kernels. It passes device addresses and never dereferences them.
 #![allow(unsafe_code)]
 
 pub(crate) mod attention;
@@ -26,7 +26,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// An address without memory.
+    /// An invalid address.
     #[cfg(test)]
     pub(crate) fn nowhere() -> Self {
         Self { address: 0x1000, dtype: DType::F32 }
@@ -53,27 +53,27 @@ impl Memory {
         Self { address: self.address + (count * self.dtype.size_in_bytes()) as u64, ..self }
     }
 
-    /// How the kernels number the type.
+    /// The `DType` of `dtype.h`.
     pub(crate) fn dtype_code(self, what: &str) -> Result<c_int> {
         match self.dtype {
             DType::F32 => Ok(kernels::F32),
             DType::F16 => Ok(kernels::F16),
             DType::BF16 => Ok(kernels::BF16),
-            other => bail!("{what}: stored as {other:?}, but only f32, bf16 and f16 are known"),
+            other => bail!("{what}: stored as {other:?}, but only f32, bf16 and f16 are supported"),
         }
     }
 
-    /// Itself, if its elements are of this type.
+    /// Checks the dtype; returns the memory itself.
     pub(crate) fn expect(self, what: &str, dtype: DType) -> Result<Self> {
         if self.dtype == dtype { Ok(self) } else { bail!("{what}: stored as {:?}, expected {dtype:?}", self.dtype) }
     }
 }
 
-/// Where a contiguous operand lies, of an operation that is to run on `device`. `what` names operation and operand.
+/// The memory of a contiguous operand of an operation on `device`. `what` names operation and operand in errors.
 ///
-/// The address may be used by work that is launched in the stream of `device` while the operand is borrowed. An operand that
-/// belongs to this stream is freed in its order, so after that work. An operand of another stream must have been declared to
-/// [`foreign::reading`], which keeps it alive until that work is done.
+/// The address may be used by work that is launched in the stream of `device` while the operand is borrowed. An operand
+/// that belongs to this stream is freed in its order, so after that work. An operand of another stream must have been
+/// declared to [`foreign::reading`], which keeps it alive until that work is done.
 pub(crate) fn memory(what: &str, device: &CudaDevice, storage: &CudaStorage, layout: &Layout) -> Result<Memory> {
     fn place<T>(slice: &CudaSlice<T>, stream: &CudaStream) -> (u64, usize) {
         (slice.device_ptr(stream).0, slice.len())
@@ -95,23 +95,24 @@ pub(crate) fn memory(what: &str, device: &CudaDevice, storage: &CudaStorage, lay
         CudaStorageSlice::BF16(slice) => place(slice, &stream),
         CudaStorageSlice::U8(slice) => place(slice, &stream),
         CudaStorageSlice::U32(slice) => place(slice, &stream),
-        _ => bail!("{what}: stored as {:?}, which no kernel reads", storage.dtype()),
+        _ => bail!("{what}: stored as {:?}, which no kernel supports", storage.dtype()),
     };
     if end > stored {
-        bail!("{what}: elements {start} to {end} of {stored} that are stored")
+        bail!("{what}: elements {start} to {end} reach past the {stored} that are stored")
     }
     Ok(Memory { address, dtype: storage.dtype() }.skip(start))
 }
 
-/// As [`memory`], of an operand that is written: it must belong to the CUDA stream of `device`, since nothing orders two.
+/// As [`memory`], for an operand that is written. It must belong to the CUDA stream of `device`, because two streams
+/// are not ordered.
 pub(crate) fn target(what: &str, device: &CudaDevice, storage: &CudaStorage, layout: &Layout) -> Result<Memory> {
     if !device.same_device(&storage.device) {
-        bail!("{what}: does not belong to the CUDA stream of what is written to it")
+        bail!("{what}: does not belong to the CUDA stream of the operands that are written to it")
     }
     memory(what, device, storage, layout)
 }
 
-/// Operands that are all float32, or an error.
+/// Checks that all operands are float32; returns them.
 pub(crate) fn floats<const N: usize>(op: &str, operands: [Memory; N]) -> Result<[Memory; N]> {
     for operand in operands {
         operand.expect(op, DType::F32)?;
@@ -119,10 +120,10 @@ pub(crate) fn floats<const N: usize>(op: &str, operands: [Memory; N]) -> Result<
     Ok(operands)
 }
 
-/// Memory for an output, which the kernel is to write in full.
+/// Uninitialised memory for an output. The kernel must write all of it.
 pub(crate) fn output(op: &str, device: &CudaDevice, dtype: DType, dims: &[usize]) -> Result<(CudaStorage, Memory)> {
     fn allocate<T: DeviceRepr + CudaDType>(device: &CudaDevice, count: usize) -> Result<CudaStorage> {
-        // SAFETY: numbers of any bits are numbers, and nothing reads them before the kernel has written them.
+        // SAFETY: any bits are valid for these types, and nothing reads them before the kernel has written them.
         let slice: CudaSlice<T> = unsafe { device.alloc(count)? };
         Ok(CudaStorage::wrap_cuda_slice(slice, device.clone()))
     }
@@ -130,7 +131,7 @@ pub(crate) fn output(op: &str, device: &CudaDevice, dtype: DType, dims: &[usize]
     let Some(count) = count.filter(|&count| count <= isize::MAX as usize / 8) else {
         bail!("{op}: an output of shape {dims:?} does not fit in memory")
     };
-    // The driver refuses to allocate nothing.
+    // The driver refuses allocations of 0 bytes.
     let count = count.max(1);
     let storage = match dtype {
         DType::F32 => allocate::<f32>(device, count),
@@ -143,10 +144,11 @@ pub(crate) fn output(op: &str, device: &CudaDevice, dtype: DType, dims: &[usize]
     Ok((storage, memory))
 }
 
-/// The handle of CUDA's per-thread default stream, which is another stream in each thread. So two uses of it are not ordered.
+/// The handle of CUDA's per-thread default stream. It is a different stream in each thread, so two uses are not
+/// ordered.
 const PER_THREAD: usize = 2;
 
-/// The CUDA stream of `device`, which is made current for the launch that follows.
+/// The CUDA stream of `device`. Also makes its context current for the launch that follows.
 pub(crate) fn stream(device: &CudaDevice) -> Result<kernels::Stream> {
     let stream = device.cuda_stream();
     if stream.cu_stream().addr() == PER_THREAD {
@@ -156,51 +158,52 @@ pub(crate) fn stream(device: &CudaDevice) -> Result<kernels::Stream> {
     Ok(stream.cu_stream().cast())
 }
 
-/// What a launch answered.
+/// The result of a launch.
 pub(crate) fn launched(op: &str, error: c_int) -> Result<()> {
     if error == 0 {
         return Ok(());
     }
-    // SAFETY: it takes back what the runtime would report again after the next launch.
+    // Clears the error, which the runtime would otherwise report again after the next launch.
+    // SAFETY: it has no preconditions.
     unsafe { kernels::cudaGetLastError() };
     if error == kernels::OUT_OF_MEMORY {
-        // Code is loaded at its first use, and needs room like anything else.
+        // The code of a kernel is loaded at its first launch, and needs memory, too.
         return Err(DriverError(cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY)).w();
     }
-    // SAFETY: it answers a string that lives as long as the program, whatever the number.
+    // SAFETY: it returns a static string for every error code.
     let text = unsafe { CStr::from_ptr(kernels::cudaGetErrorString(error)) };
     bail!("{op}: the GPU failed: {}", text.to_string_lossy())
 }
 
-/// A size as the kernels count it.
+/// A size as a kernel argument.
 pub(crate) fn count(op: &str, size: usize) -> Result<u32> {
     match u32::try_from(size) {
         Ok(size) => Ok(size),
-        Err(_) => bail!("{op}: a size of {size} is more than the kernels count"),
+        Err(_) => bail!("{op}: a size of {size} is more than kernels support"),
     }
 }
 
-/// Copies `count` elements.
+/// Copies `count` elements, asynchronously in the CUDA stream of `device`.
 pub(crate) fn copy(device: &CudaDevice, to: Memory, from: Memory, count: usize) -> Result<()> {
     if count == 0 {
         return Ok(());
     }
     let bytes = count * from.dtype.size_in_bytes();
     let stream = stream(device)?;
-    // SAFETY: both ranges lie within tensors that the caller has checked, and live on at least until the work that is
-    // queued on this stream is done.
+    // SAFETY: both ranges are within tensors that the caller has checked, and live until the work in this stream is
+    // done.
     unsafe { cuMemcpyDtoDAsync_v2(to.address, from.address, bytes, stream.cast()) }.result().w()
 }
 
-/// What the choice between kernels depends on.
+/// Properties of a GPU that the choice of a kernel depends on.
 #[derive(Clone, Copy)]
-pub(crate) struct Card {
+pub(crate) struct Gpu {
     pub(crate) multiprocessors: u32,
-    /// Whether it has the instructions of compute capability 9.0.
+    /// Whether this build has the kernels for compute capability 9.0 and the GPU runs them.
     pub(crate) hopper: bool,
 }
 
-impl Card {
+impl Gpu {
     pub(crate) fn of(device: &CudaDevice) -> Result<Self> {
         let stream = device.cuda_stream();
         let attribute = |attribute| stream.context().attribute(attribute).w();

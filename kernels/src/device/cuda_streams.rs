@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The architectures that the kernels were compiled for.
 const ARCHITECTURES: &str = env!("PERIPLUS_CUDA_ARCHITECTURES");
-/// Oldest compute capability with what the kernels need: bfloat16 and asynchronous copies to shared memory.
+/// The oldest compute capability that the kernels support. They need bfloat16 and asynchronous copies to shared memory.
 const OLDEST: (i32, i32) = (8, 0);
 /// CUDA 13.0, as the driver numbers versions.
 const CUDA_VERSION: i32 = 13_000;
@@ -24,7 +24,7 @@ const CUDA_VERSION: i32 = 13_000;
 /// When there is no driver, it is too old, there is no such GPU, or the kernels do not run on it.
 pub fn open_cuda(ordinal: usize) -> Result<Device, DeviceError> {
     let (mut version, mut count) = (0, 0);
-    // SAFETY: the calls write one number each to the places given.
+    // SAFETY: each call writes one integer to the given place.
     let [started, told, counted] =
         unsafe { [sys::cuInit(0), sys::cuDriverGetVersion(&raw mut version), sys::cuDeviceGetCount(&raw mut count)] };
     if version == 0 || told.result().is_err() {
@@ -45,17 +45,19 @@ pub fn open_cuda(ordinal: usize) -> Result<Device, DeviceError> {
     }
 }
 
-/// The same GPU as `device` with another CUDA stream, which no other tensor or device uses. On the CPU, `device` itself.
+/// The same GPU as `device` with another CUDA stream, which no other tensor or device uses. On the CPU, `device`
+/// itself.
 ///
-/// An operation runs in the CUDA stream of its first operand (weights are never the first), after all work that was submitted
-/// to that stream before. What it writes must belong to the same stream. It may read weights and other operands of another
-/// stream, and keeps them alive until it is done. Two streams are not ordered: the work that computes such an operand must be
-/// done before ([`synchronize`](super::synchronize)), else the result has unspecified values.
+/// An operation runs in the CUDA stream of its first operand (weights are never the first), after all work that was
+/// submitted to that stream before. What it writes must belong to the same stream. It may read weights and other
+/// operands of another stream, and keeps them alive until it is done. Two streams are not ordered: the work that
+/// computes such an operand must be done before ([`synchronize`](super::synchronize)), else the result has unspecified
+/// values.
 ///
 /// Streams are not closed but reused: a stream that no tensor and no device uses any more is given to the next caller.
 ///
-/// Candle's own [`Device::new_cuda`] uses CUDA's per-thread default stream. The driver destroys such a stream when its thread
-/// ends, and was seen to deadlock there.
+/// Candle's own [`Device::new_cuda`] uses CUDA's per-thread default stream. The driver destroys such a stream when its
+/// thread ends, and was seen to deadlock there.
 ///
 /// # Errors
 /// When the kernels do not run on the GPU, it is out of memory, or it has failed.
@@ -90,8 +92,8 @@ impl OpenStream {
     }
 }
 
-/// All streams that have been opened. None is ever closed: opening one takes 67 MB on an H200 and waits for the others, and after
-/// a failure of the GPU the libraries that Candle closes with a stream panic.
+/// All streams that have been opened. None is ever closed: opening one takes 67 MB on an H200 and waits for the others,
+/// and after a failure of the GPU the libraries that Candle closes with a stream panic.
 fn streams() -> MutexGuard<'static, Vec<OpenStream>> {
     static STREAMS: Mutex<Vec<OpenStream>> = Mutex::new(Vec::new());
     // A panic cannot leave the list half-updated.
@@ -151,15 +153,15 @@ fn open_stream(ordinal: usize) -> Result<CudaDevice, DeviceError> {
     Ok(cuda)
 }
 
-/// Whether one of the architectures (`80`, `90a`, `90+PTX`, separated by spaces) runs on a GPU of this compute capability:
-/// machine code runs on GPUs of the same major version and the same or a newer minor version, PTX on all newer ones. An `a`
-/// adds kernels for exactly that version to the portable ones.
+/// Whether one of the architectures (`80`, `90a`, `90+PTX`, separated by spaces) runs on a GPU of this compute
+/// capability: machine code runs on GPUs of the same major version and the same or a newer minor version, PTX on all
+/// newer ones. An `a` adds kernels for exactly that version to the portable ones.
 fn runs_on((major, minor): (i32, i32), architectures: &str) -> bool {
     (major, minor) >= OLDEST
         && architectures.split_whitespace().any(|name| {
-            let (number, ptx) = name.strip_suffix("+PTX").map_or((name, false), |number| (number, true));
-            number.trim_end_matches('a').parse::<i32>().is_ok_and(|number| {
-                let (code_major, code_minor) = (number / 10, number % 10);
+            let (architecture, ptx) = name.strip_suffix("+PTX").map_or((name, false), |name| (name, true));
+            architecture.trim_end_matches('a').parse::<i32>().is_ok_and(|architecture| {
+                let (code_major, code_minor) = (architecture / 10, architecture % 10);
                 (ptx && (code_major, code_minor) <= (major, minor)) || (code_major == major && code_minor <= minor)
             })
         })

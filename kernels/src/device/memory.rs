@@ -13,14 +13,14 @@ pub fn is_out_of_memory(error: &candle_core::Error) -> bool {
     }
 }
 
-/// Whether so many bytes can be allocated in main memory in one piece. Check this before Candle allocates a large tensor on
+/// Whether `bytes` can be allocated in main memory as one block. Check this before Candle allocates a large tensor on
 /// the CPU: when that allocation fails, the program aborts.
 pub fn main_memory_holds(bytes: u64) -> bool {
     usize::try_from(bytes).is_ok_and(|bytes| Vec::<u8>::new().try_reserve_exact(bytes).is_ok())
 }
 
-/// Waits for the CUDA stream of `device`, then returns freed GPU memory to the driver, as far as whole blocks of it are free. This
-/// can turn many small free pieces into large ones. Does nothing on the CPU.
+/// Waits for the CUDA stream of `device`, then returns freed GPU memory to the driver, as far as whole blocks of it are
+/// free. This can turn many small free pieces into large ones. Does nothing on the CPU.
 ///
 /// # Errors
 /// When the GPU has failed.
@@ -32,8 +32,8 @@ pub fn trim_memory_pool(device: &Device) -> Result<()> {
     }
 }
 
-/// Bytes of GPU memory in use by any process; `None` for the CPU. Memory that this process has freed but keeps for later
-/// allocations counts as used.
+/// Bytes of GPU memory in use by any process; `None` for the CPU. Memory that this process has freed but keeps for
+/// later allocations counts as used.
 ///
 /// # Errors
 /// When the GPU has failed.
@@ -86,10 +86,10 @@ pub(super) mod cuda {
         }
     }
 
-    /// Free memory then stays with the process, and the next frame gets it without a call of the system.
+    /// Makes the pool keep freed memory in the process, so the next frame gets it without a system call.
     pub(in crate::device) fn keep_freed_memory(device: &CudaDevice) -> Result<()> {
         let mut kept = u64::MAX;
-        // SAFETY: the pool belongs to the device, and the attribute is a 64-bit number.
+        // SAFETY: the pool belongs to the device, and the attribute is a 64-bit integer.
         unsafe {
             sys::cuMemPoolSetAttribute(
                 pool_of(device)?,
@@ -125,7 +125,7 @@ pub(super) mod cuda {
 
     fn free_and_total() -> std::result::Result<(usize, usize), DriverError> {
         let (mut free, mut total) = (0, 0);
-        // SAFETY: the call writes one number to each place.
+        // SAFETY: the call writes one integer to each place.
         unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) }.result()?;
         Ok((free, total))
     }
