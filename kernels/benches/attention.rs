@@ -1,7 +1,7 @@
 //! Benchmark of paged attention at any sizes, on the CPU or a GPU.
 //!
 //! The default sizes are those of one layer of the published network for a frame of 518 x 378 pixels and a full window.
-//! The program needs nothing beside it, so it can be built here and copied to a machine with a GPU.
+//! The program needs no other files, so it can be copied to a machine with a GPU.
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 use clap::Parser;
@@ -33,7 +33,7 @@ struct Arguments {
     /// f32, bf16 or f16: dtype of keys and values, on a GPU also of queries
     #[arg(long, value_name = "DTYPE", default_value = "bf16")]
     dtype: DType,
-    /// cpu, or the number of a GPU
+    /// cpu, or the index of a GPU
     #[arg(long, default_value = "cpu")]
     device: String,
     /// Set by cargo bench
@@ -45,16 +45,16 @@ fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let device = match arguments.device.as_str() {
         "cpu" => Device::Cpu,
-        number => match number.parse().map(open_cuda) {
+        index => match index.parse().map(open_cuda) {
             Ok(opened) => opened.map_err(candle_core::Error::wrap)?,
-            Err(_) => bail!("--device {number} is neither cpu nor the number of a GPU"),
+            Err(_) => bail!("--device {index} is neither cpu nor the index of a GPU"),
         },
     };
     let mut seconds = measure(&arguments, &device)?;
     seconds.sort_unstable_by(f64::total_cmp);
     let median = f64::midpoint(seconds[(seconds.len() - 1) / 2], seconds[seconds.len() / 2]);
     let Arguments { queries, keys, page_size, heads, head_dim, dtype, .. } = arguments;
-    // Two products, each with a multiplication and an addition per term.
+    // Two matrix products, each with a multiplication and an addition per term.
     let operations = 4.0 * queries as f64 * keys as f64 * (heads * head_dim) as f64;
     println!(
         "{queries} queries x {keys} keys x {heads} heads x {head_dim} channels in {dtype:?}, pages of {page_size}: median {:.3} ms, \
@@ -80,13 +80,13 @@ fn measure(arguments: &Arguments, device: &Device) -> Result<Vec<f64>> {
         }
         Tensor::rand(-1_f32, 1.0, shape, &Device::Cpu)?.to_dtype(dtype)?.to_device(device)
     };
-    // On the CPU queries are float32 whatever the dtype of pages is.
+    // On the CPU, queries are always float32.
     let qkv = random(&[queries, 3, heads, head_dim], if device.is_cuda() { dtype } else { DType::F32 }, 1)?;
-    // All pages have the same values, which takes as long and is made faster.
+    // All pages have the same values. This does not change the time of attention, and is faster to make.
     let copies = if device.is_cuda() { 1 } else { pages };
     let page = random(&[1, 2, page_size, heads, head_dim], dtype, copies)?;
     let pool = Tensor::cat(&vec![&page; pages], 0)?;
-    // In reverse: kernels need no table for pages in order.
+    // In reverse order, because kernels do not read a table for pages in order.
     let mut table = PageTable::new((0..pages as u32).rev().collect(), Vec::new(), (keys - 1) % page_size + 1);
     table.upload(device)?;
     let pools = Pools { frames: &pool, special: &pool };

@@ -1,7 +1,8 @@
-//! Throughput of the operations at the sizes of the full model (518 x 294 pixels: 783 tokens), beside a plain matrix
-//! product of as many operations. Divan's "items" are floating-point operations, or bytes where memory bounds.
+//! Benchmarks of the operations on the CPU at the sizes of the full model (518 x 294 pixels: 783 tokens), beside
+//! Candle's gemm of the same size. Divan's "items" are floating-point operations; memory-bound operations are measured
+//! in bytes.
 //!
-//! Divan measures one benchmark after the other: compare figures of one run on a quiet machine.
+//! Divan runs one benchmark after the other, so compare figures of one run on a quiet machine.
 
 #![allow(clippy::unwrap_used)] // a benchmark that fails should stop
 
@@ -37,37 +38,37 @@ fn stream<T>(bencher: Bencher<'_, '_>, bytes: usize, f: impl Fn() -> Result<T> +
 }
 
 /// Rows, outputs, inputs.
-const PRODUCTS: [[usize; 3]; 4] = [[TOKENS, 3 * C, C], [TOKENS, C, C], [TOKENS, 4 * C, C], [TOKENS, C, 4 * C]];
+const GEMMS: [[usize; 3]; 4] = [[TOKENS, 3 * C, C], [TOKENS, C, C], [TOKENS, 4 * C, C], [TOKENS, C, 4 * C]];
 
-#[divan::bench(args = PRODUCTS)]
-fn plain_product(bencher: Bencher<'_, '_>, [rows, outputs, inputs]: [usize; 3]) {
+#[divan::bench(args = GEMMS)]
+fn candle_gemm(bencher: Bencher<'_, '_>, [rows, outputs, inputs]: [usize; 3]) {
     let (x, w) = (random(&[rows, inputs]), random(&[outputs, inputs]).t().unwrap());
     run(bencher, 2 * rows * outputs * inputs, || x.matmul(&w));
 }
 
-#[divan::bench(args = PRODUCTS)]
+#[divan::bench(args = GEMMS)]
 fn linear_gelu(bencher: Bencher<'_, '_>, [rows, outputs, inputs]: [usize; 3]) {
     let (x, w, b) = (random(&[rows, inputs]), random(&[outputs, inputs]), random(&[outputs]));
     run(bencher, 2 * rows * outputs * inputs, || linear(&x, &w, Some(&b), Activation::Gelu));
 }
 
-#[divan::bench(args = PRODUCTS)]
+#[divan::bench(args = GEMMS)]
 fn linear_gelu_bf16(bencher: Bencher<'_, '_>, [rows, outputs, inputs]: [usize; 3]) {
     let (x, b) = (random(&[rows, inputs]), random(&[outputs]));
     let w = random(&[outputs, inputs]).to_dtype(DType::BF16).unwrap();
     run(bencher, 2 * rows * outputs * inputs, || linear(&x, &w, Some(&b), Activation::Gelu));
 }
 
-#[divan::bench(args = PRODUCTS)]
+#[divan::bench(args = GEMMS)]
 fn linear_add_residual(bencher: Bencher<'_, '_>, [rows, outputs, inputs]: [usize; 3]) {
     let (x, w, b) = (random(&[rows, inputs]), random(&[outputs, inputs]), random(&[outputs]));
     let y = random(&[rows, outputs]);
     run(bencher, 2 * rows * outputs * inputs, || linear_add(&y, &x, &w, Some(&b)));
 }
 
-/// The camera head: weights come from memory, so a dozen of them take turns.
+/// Gemv, as in the camera head. Twelve weights take turns, so that they come from memory and not from a cache.
 #[divan::bench(args = TYPES)]
-fn one_row(bencher: Bencher<'_, '_>, dtype: DType) {
+fn gemv(bencher: Bencher<'_, '_>, dtype: DType) {
     let x = random(&[1, 2 * C]);
     let w: Vec<_> = (0..12).map(|_| random(&[6 * C, 2 * C]).to_dtype(dtype).unwrap()).collect();
     let bytes = w.len() * w[0].elem_count() * dtype.size_in_bytes();
@@ -75,13 +76,13 @@ fn one_row(bencher: Bencher<'_, '_>, dtype: DType) {
 }
 
 #[divan::bench(args = [64, 128])]
-fn within_a_frame(bencher: Bencher<'_, '_>, dim: usize) {
+fn attention_within_a_frame(bencher: Bencher<'_, '_>, dim: usize) {
     let qkv = random(&[1, TOKENS, 3, C / dim, dim]);
     run(bencher, 4 * TOKENS * TOKENS * C, || self_attention(&qkv));
 }
 
 #[divan::bench(args = TYPES)]
-fn against_eight_pages(bencher: Bencher<'_, '_>, dtype: DType) {
+fn attention_over_eight_pages(bencher: Bencher<'_, '_>, dtype: DType) {
     let (pages, qkv) = (8, random(&[TOKENS, 3, 16, 64]));
     let frames = random(&[pages, 2, TOKENS, 16, 64]).to_dtype(dtype).unwrap();
     let special = frames.narrow(0, 0, 1).unwrap();
@@ -105,7 +106,7 @@ fn norm(bencher: Bencher<'_, '_>) {
 }
 
 #[divan::bench]
-fn norm_and_rotation(bencher: Bencher<'_, '_>) {
+fn norm_and_rope(bencher: Bencher<'_, '_>) {
     let (qkv, w, angles) = (random(&[TOKENS, 3, 16, 64]), random(&[64]), random(&[TOKENS, 32]));
     let (cos, sin) = (angles.cos().unwrap(), angles.sin().unwrap());
     let rotary = Rotary { cos, sin, times: None, pairing: Pairing::Interleaved };

@@ -1,9 +1,9 @@
-// Functions of the driver that the runtime library has no words for.
+// Driver functions that the CUDA runtime does not offer.
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
-// Looked up so that nothing links against the driver; null if it has none of that name.
+// Looked up at run time so that nothing links against the driver. Null if the driver has no such function.
 template <typename Function> Function *driver_function(const char *name) {
     void *entry = nullptr;
     cudaDriverEntryPointQueryResult result;

@@ -1,10 +1,11 @@
-// Programmatic dependent launch (compute capability 9.0 on): the blocks of a kernel may start while the last ones of the
-// kernel before it on the stream are still at work, which hides what starting costs; a frame has some 700 kernels.
+// Programmatic dependent launch (compute capability 9.0 and newer): the blocks of a kernel may start while the last
+// blocks of the previous kernel in the stream still run. This hides the cost of starting; a frame has about 700
+// kernels.
 #pragma once
 #include <cuda_runtime_api.h>
 
-// To be called before anything is read or written that other kernels write or read: what the kernel before wrote is there
-// after it, and so is what those before that one wrote, since each has waited in its turn.
+// A kernel calls this before it reads or writes memory that other kernels write or read. Afterwards, everything that
+// the previous kernel wrote is visible, and so is what earlier kernels wrote, because each of them has waited as well.
 __device__ __forceinline__ void wait_for_kernel_before() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -12,8 +13,8 @@ __device__ __forceinline__ void wait_for_kernel_before() {
 #endif
 }
 
-// Launches a kernel that begins with wait_for_kernel_before(). With IN_TURN, as tests of code for older cards have it, which does
-// not wait, never early.
+// Launches a kernel that begins with wait_for_kernel_before(). IN_TURN switches early launches off: tests define it for
+// code of older GPUs, which does not wait.
 template <typename... Parameters, typename... Arguments>
 cudaError_t launch_early(void (*kernel)(Parameters...), dim3 blocks, unsigned threads, size_t shared_bytes,
                          cudaStream_t stream, const Arguments &...arguments) {

@@ -1,4 +1,4 @@
-// Numbers in memory and in registers.
+// Elements in memory and in registers: conversions, vector loads, sums over a warp.
 #pragma once
 #include "dtype.h"
 #include <cuda_bf16.h>
@@ -12,13 +12,14 @@ __device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162f
 
 template <typename T> __device__ __forceinline__ T from_float(float x);
 template <> __device__ __forceinline__ float from_float(float x) { return x; }
-// Kept within the range of float16, so that no number that is large turns infinite; min and max would swallow NaN.
+// Clamps to the range of float16, so that large values do not become infinite. Not with min and max, which would drop
+// NaN.
 template <> __device__ __forceinline__ __half from_float(float x) {
     return __float2half_rn(x > 65504.f ? 65504.f : x < -65504.f ? -65504.f : x);
 }
 template <> __device__ __forceinline__ __nv_bfloat16 from_float(float x) { return __float2bfloat16_rn(x); }
 
-// Eight neighbours, which are moved 16 bytes at a time.
+// Eight adjacent elements, loaded and stored 16 bytes at a time.
 template <typename T> struct alignas(16) Eight {
     T values[8];
     __device__ __forceinline__ static Eight load(const T *from) {
@@ -43,7 +44,7 @@ __device__ __forceinline__ float warp_sum(float x) {
     return x;
 }
 
-// Calls `body` with a number of the type that `type` names.
+// Calls `body` with a value of the C++ type that `dtype` names.
 template <typename Body> cudaError_t with_dtype(DType dtype, Body body) {
     switch (dtype) {
     case DTYPE_F32: return body(float());
@@ -55,7 +56,8 @@ template <typename Body> cudaError_t with_dtype(DType dtype, Body body) {
 
 inline bool aligned(const void *p) { return (uintptr_t)p % 16 == 0; }
 
-// Blocks of `threads` for `count` threads, each of which may have to go round (`for (i = ..; i < count; i += stride)`).
+// Number of blocks of `threads` threads for `count` items. Kernels loop with a grid stride, since there may be fewer
+// threads.
 inline unsigned blocks_for(uint64_t count, unsigned threads) {
     const uint64_t blocks = (count + threads - 1) / threads;
     return (unsigned)(blocks < 1u << 30 ? blocks : 1u << 30);

@@ -1,10 +1,10 @@
-// Products for compute capability 8.0 and up: linear layers and convolutions as one matrix product, whose left operand is
-// gathered from the picture tile by tile and never stored (implicit GEMM, Chetlur et al. 2014). 16 bits by tensor cores
-// (mma.sync), float32 by plain arithmetic.
+// Gemm for compute capability 8.0 and newer. Linear layers and convolutions are one matrix product, whose left operand
+// is gathered from the picture tile by tile and never stored (implicit GEMM, Chetlur et al. 2014). 16-bit dtypes use
+// tensor cores (mma.sync), float32 uses FMA instructions.
 //
-// A block makes a tile of rows (pixels of y) by outputs. The terms of a sum are indexed [kernel, kernel, inputs], as the
-// weights of an output are, and are taken 128 bytes at a time: a few such steps of both operands lie in shared memory, of
-// which all but one are being copied while that one is worked on.
+// A block computes a tile of rows (pixels of y) by outputs. The terms of a sum are indexed [kernel, kernel, inputs],
+// like the weights of an output, and are processed in steps of 128 bytes. Shared memory has several stages, each with
+// one step of both operands: one stage is used while the others are copied.
 #include "instructions.cuh"
 #include "gemm_epilogue.cuh"
 #include "gemv.h"
@@ -13,25 +13,25 @@
 namespace {
 constexpr int THREADS = 128;
 constexpr int STEP_BYTES = 128, CHUNK_BYTES = 16, CHUNKS = STEP_BYTES / CHUNK_BYTES;
-template <typename T> constexpr int STEP = STEP_BYTES / sizeof(T);    // terms of a step
-template <typename T> constexpr int CHUNK = CHUNK_BYTES / sizeof(T);  // terms of a chunk
+template <typename T> constexpr int STEP = STEP_BYTES / sizeof(T);    // terms per step
+template <typename T> constexpr int CHUNK = CHUNK_BYTES / sizeof(T);  // terms per chunk
 
-// A product and the sizes of y, which take divisions.
+// A gemm and the sizes of y, computed on the host because they take divisions.
 struct Job {
     Gemm p;
     uint32_t rows, height, width;
 };
 
-// Where the kernel's first pixel lies for a row of the tile; it may be outside of the picture.
+// The position of the convolution kernel's first pixel for a row of the tile. It may be outside of the picture.
 struct alignas(16) Pixel {
     int64_t offset;  // elements from x
     int y, x;
 };
 
 template <typename T, int ROWS, int OUTPUTS> struct Shared {
-    // The sums of the tile follow the last step. Rows 8 floats further than they need spread over the banks.
+    // After the last step, this memory has the sums of the tile. The 8 extra floats per row avoid bank conflicts.
     static constexpr int SUMS_STRIDE = OUTPUTS + 8;
-    // 96 KiB: what one block may have on compute capability 8.6, and two on 9.0.
+    // 96 KiB in all: one block fits on a multiprocessor of compute capability 8.6, two fit on 9.0.
     static constexpr int STAGES = (96 << 10) / ((ROWS + OUTPUTS) * STEP_BYTES);
     Pixel pixels[ROWS];
     union {
@@ -42,8 +42,8 @@ template <typename T, int ROWS, int OUTPUTS> struct Shared {
     };
 };
 
-// 16-byte chunk `chunk` of row `row` of a step. Rows follow each other at 128 bytes, so without the exclusive or the eight
-// rows that are read together would lie in the same banks.
+// 16-byte chunk `chunk` of row `row` of a step. Rows are 128 bytes apart, so without the XOR the eight rows that are
+// read together would be in the same banks.
 template <typename T> __device__ __forceinline__ T *chunk_of(T *step, int row, int chunk) {
     return step + row * STEP<T> + (chunk ^ row % 8) * CHUNK<T>;
 }
@@ -51,30 +51,32 @@ template <typename T> __device__ __forceinline__ T *chunk_of(T *step, int row, i
 template <int BYTES> __device__ __forceinline__ void copy_piece(void *to, const void *from, bool there) {
     if constexpr (BYTES == 16)
         copy_16_bytes(to, from, there);
-    else if constexpr (BYTES == 2)  // less than cp.async can
+    else if constexpr (BYTES == 2)  // cp.async copies at least 4 bytes
         *(uint16_t *)to = there ? *(const uint16_t *)from : (uint16_t)0;
     else
         copy_bytes<BYTES>(to, from, there);
 }
 
-// The tile at hand, and the copies of its steps in pieces of PIECE bytes, which divide a pixel's inputs.
+// The tile of a block, and the copies of its steps in pieces of PIECE bytes. A pixel's inputs are a whole number of
+// pieces.
 //
-// For example 20 inputs of 2 bytes: pieces of 8 bytes, 4 terms. A step is 64 terms, a chunk 8. The thread that owns chunk 2 copies
-// terms 16 to 19, the last of the kernel's first pixel, and 20 to 23, the first of its second; its next chunk, in the next
-// step, begins at term 80, 64 - 8 + 4 terms after the last piece did.
+// Example with 20 inputs of 2 bytes: a piece is 8 bytes or 4 terms, a step 64 terms, a chunk 8 terms. The thread that
+// owns chunk 2 copies terms 16 to 19 (the last ones of the kernel's first pixel) and terms 20 to 23 (the first ones of
+// its second pixel). Its next chunk, in the next step, begins at term 80: 64 - 8 + 4 terms after the start of the last
+// piece.
 template <typename T, int ROWS, int OUTPUTS, int PIECE> struct Tile {
     static constexpr int STAGES = Shared<T, ROWS, OUTPUTS>::STAGES;
     // A thread copies one chunk of every sixteenth row of a step.
     static constexpr int APART = THREADS / CHUNKS, OWN_ROWS = ROWS / APART, OWN_OUTPUTS = OUTPUTS / APART;
-    static_assert(APART % 8 == 0, "the chunks of a thread lie in one column");
+    static_assert(APART % 8 == 0, "the chunks of a thread are in one column");
     const Gemm &p;
     const uint32_t rows;
     Shared<T, ROWS, OUTPUTS> &shared;
     uint32_t first_row, first_output;
     int terms;
 
-    // What this thread copies next: the term, which of the inputs of which pixel of the kernel it is, and where both
-    // operands are, of which rows that pixel and which weights are there (bits).
+    // What this thread copies next: the index of the term, its input and its pixel (right, down) of the kernel, and the
+    // addresses of both operands. Bit i of x_there and weights_there says whether the i-th row or weight exists.
     int term = 0, input = 0, right = 0, down = 0;
     const char *x, *weight;
     int64_t offsets[OWN_ROWS], weight_stride;
@@ -82,14 +84,14 @@ template <typename T, int ROWS, int OUTPUTS, int PIECE> struct Tile {
 
     __device__ __forceinline__ Tile(const Job &job, Shared<T, ROWS, OUTPUTS> &shared)
         : p(job.p), rows(job.rows), shared(shared) {
-        // Neighbouring blocks share rows, which are more than the weights where it matters.
+        // Adjacent blocks share rows of x: for large sizes, x is larger than the weights.
         const uint32_t across = (p.outputs - 1) / OUTPUTS + 1;
         first_row = blockIdx.x / across * ROWS;
         first_output = blockIdx.x % across * OUTPUTS;
         terms = (int)terms_of(p);
         for (int i = threadIdx.x; i < ROWS; i += THREADS) {
             const uint32_t row = first_row + i;
-            Pixel pixel = {0, -(1 << 30), 0};  // outside, whatever the kernel adds
+            Pixel pixel = {0, -(1 << 30), 0};  // outside for every pixel of the kernel
             if (row < rows) {
                 const uint32_t line = row / job.width, frame = line / job.height;
                 pixel.y = (int)(line % job.height * p.stride - p.padding);
@@ -107,12 +109,12 @@ template <typename T, int ROWS, int OUTPUTS, int PIECE> struct Tile {
             weights_there |= (uint32_t)(first_output + first + i * APART < p.outputs) << i;
         weight = (const char *)p.weight + (uint64_t)(first_output + first) * terms * sizeof(T);
         weight_stride = (int64_t)APART * terms * sizeof(T);
-        look();
+        find_pixels();
         advance(threadIdx.x % CHUNKS * CHUNK<T>);
     }
 
-    // Which pixels are there, when the kernel's has changed.
-    __device__ __forceinline__ void look() {
+    // Updates x and x_there for another pixel of the kernel.
+    __device__ __forceinline__ void find_pixels() {
         x = (const char *)p.x + (((int64_t)down * p.width + right) * p.inputs + input) * sizeof(T);
         x_there = 0;
 #pragma unroll
@@ -136,7 +138,7 @@ template <typename T, int ROWS, int OUTPUTS, int PIECE> struct Tile {
                 right = 0;
                 ++down;
             }
-        look();
+        find_pixels();
     }
 
     // Starts the copy of the next step.
@@ -157,7 +159,7 @@ template <typename T, int ROWS, int OUTPUTS, int PIECE> struct Tile {
         }
     }
 
-    // Calls work(x, weights) for every step, copying all other stages meanwhile.
+    // Calls work(x, weights) for every step, while the other stages are copied.
     template <typename Work> __device__ __forceinline__ void stream(Work work) {
         const int steps = (terms + STEP<T> - 1) / STEP<T>;
         for (int step = 0; step < STAGES - 1; step++) {
@@ -178,7 +180,7 @@ template <typename T, int ROWS, int OUTPUTS, int PIECE> struct Tile {
         __syncthreads();
     }
 
-    // Where the sum of a row and an output goes, both counted within the tile; then finish().
+    // The place for the sum of a row and an output, both indices within the tile. store() reads it.
     __device__ __forceinline__ float *sum(int row, int output) {
         return shared.sums + row * Shared<T, ROWS, OUTPUTS>::SUMS_STRIDE + output;
     }
@@ -195,7 +197,7 @@ template <typename T, int ROWS, int OUTPUTS, int PIECE> struct Tile {
     }
 };
 
-// 16 bits: the warps stand WARPS_DOWN rows of warps high over the tile.
+// Kernel for 16-bit dtypes. The warps form a grid over the tile, WARPS_DOWN high.
 template <typename T, int ROWS, int OUTPUTS, int WARPS_DOWN, int PIECE>
 __global__ void __launch_bounds__(THREADS, 2) kernel_16(const __grid_constant__ Job job) {
     extern __shared__ __align__(128) unsigned char raw[];
@@ -206,8 +208,9 @@ __global__ void __launch_bounds__(THREADS, 2) kernel_16(const __grid_constant__ 
 
     float sums[DOWN / 16][ACROSS / 8][4] = {};
     tile.stream([&](T *x, T *weights) {
-        // The operands of 16 terms, loaded while the 16 before are multiplied. chunk_of(.., row, chunk + 2 k) is
-        // chunk_of(.., row, chunk) with bits of 2 k changed, as rows are 128 bytes and lie at multiples of them.
+        // The operands of 16 terms are loaded while the previous 16 are multiplied. The address of chunk_of(.., row,
+        // chunk + 2 k) is that of chunk_of(.., row, chunk) XOR 2 k chunks, because rows are 128 bytes and aligned to
+        // 128 bytes.
         uint32_t a[2][DOWN / 16][4], b[2][ACROSS / 16][4];
         const uint32_t from_x = shared_address(chunk_of(x, warp_row + lane % 16, lane / 16));
         const uint32_t from_weights =
@@ -241,8 +244,8 @@ __global__ void __launch_bounds__(THREADS, 2) kernel_16(const __grid_constant__ 
     tile.store();
 }
 
-// float32: a thread makes 8 x 8 sums of rows 8 and outputs 4 apart. The 32 terms of a step are summed by themselves and
-// then added to the sums, so that a long sum rounds about as little as one by halves.
+// Kernel for float32. A thread computes 8 x 8 sums, of rows that are 8 apart and outputs that are 4 apart. The 32 terms
+// of a step are summed first and then added to the sums, so a long sum rounds about as little as pairwise summation.
 constexpr int ROWS_32 = 128, OUTPUTS_32 = 64;
 template <int PIECE> __global__ void __launch_bounds__(THREADS) kernel_32(const __grid_constant__ Job job) {
     extern __shared__ __align__(128) unsigned char raw[];
@@ -287,7 +290,7 @@ cudaError_t launch(const Gemm &p, cudaStream_t stream) {
     if (blocks > INT32_MAX) return cudaErrorInvalidValue;
     const Job job = {p, (uint32_t)rows_of(p), (uint32_t)out_size(p.height, p), (uint32_t)out_size(p.width, p)};
     constexpr int BYTES = sizeof(Shared<T, ROWS, OUTPUTS>);
-    static_assert(BYTES <= 99 << 10, "the most that a block may have on compute capability 8.6");
+    static_assert(BYTES <= 99 << 10, "the maximum of a block on compute capability 8.6");
     const cudaError_t error = allow_shared_memory<kernel>(BYTES);
     if (error != cudaSuccess) return error;
     kernel<<<(unsigned)blocks, THREADS, BYTES, stream>>>(job);
@@ -298,7 +301,7 @@ cudaError_t launch_16(const Gemm &p, cudaStream_t stream) {
     return launch<kernel_16<T, ROWS, OUTPUTS, WARPS_DOWN, PIECE>, T, ROWS, OUTPUTS>(p, stream);
 }
 
-// Whether pixels and weights may be copied `bytes` at a time.
+// Whether pixels and weights can be copied `bytes` at a time.
 bool copied_by(const Gemm &p, size_t bytes, size_t element) {
     return p.inputs * element % bytes == 0 && (uintptr_t)p.x % bytes == 0 && (uintptr_t)p.weight % bytes == 0;
 }
@@ -312,8 +315,8 @@ template <typename T> cudaError_t launch_16(const Gemm &p, cudaStream_t stream) 
     error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
     if (error != cudaSuccess) return error;
     if (p.outputs <= 32) return launch_16<T, 128, 32, 4>(p, stream);
-    // Large tiles read less, small ones leave fewer multiprocessors idle. What a block costs (measured on an H200, large
-    // tiles as 100) when two share a multiprocessor; a block without another takes a quarter more.
+    // Large tiles read less; small tiles leave fewer multiprocessors idle. `each` is the cost of a block when two share
+    // a multiprocessor (measured on an H200; a large tile is 100); a block that is alone costs a quarter more.
     const auto cost = [&](int rows, int outputs, uint64_t each) {
         const uint64_t rounds = (blocks_of(p, rows, outputs) + multiprocessors - 1) / multiprocessors;
         return rounds * each + rounds % 2 * each / 4;

@@ -1,4 +1,4 @@
-// What every kernel of products does with its sums, and the sizes they share.
+// The epilogue that all gemm kernels share (bias, activation, store or add), and the sizes of a gemm.
 #pragma once
 #include "instructions.cuh"
 #include "elements.cuh"
@@ -8,15 +8,15 @@ __host__ __device__ inline uint64_t out_size(uint64_t in, const Gemm &p) {
     const uint64_t padded = in + 2 * (uint64_t)p.padding;
     return padded < p.kernel ? 0 : (padded - p.kernel) / p.stride + 1;
 }
-// Pixels of y, each a row of `outputs` sums.
+// Rows of y: its pixels, each with `outputs` sums.
 __host__ __device__ inline uint64_t rows_of(const Gemm &p) {
     return p.frames * out_size(p.height, p) * out_size(p.width, p);
 }
 // Terms of a sum.
 __host__ __device__ inline uint64_t terms_of(const Gemm &p) { return (uint64_t)p.kernel * p.kernel * p.inputs; }
 
-// Whether the struct says what there is a product for; sizes may be zero. The limits keep pixels and terms within int, and
-// rows, with those that a last tile lacks, within 32 bits.
+// Whether the kernels support the struct; sizes may be 0. The limits keep pixels and terms within int, and rows,
+// rounded up to whole tiles, within 32 bits.
 inline bool valid(const Gemm &p) {
     constexpr uint64_t LIMIT = 1u << 30, MOST_ROWS = UINT32_MAX - 1024;
     return p.kernel > 0 && p.stride > 0 && p.kernel < 1u << 15 && p.padding < LIMIT && p.stride < LIMIT &&
@@ -26,9 +26,10 @@ inline bool valid(const Gemm &p) {
            rows_of(p) <= MOST_ROWS;
 }
 
-// x Phi(x), Phi the normal distribution, as max(x, 0) - m Phi(-m) with m = |x|. The polynomial is log2 Phi(-m), fitted on
-// [0, 6] for the least error of the product, 6e-8 or 8e-6 of it; from 6 on it is below 6e-9. That takes half the
-// instructions of erff and has no digits to cancel where x is negative. NaN stays NaN.
+// GELU, x Phi(x) with the normal distribution function Phi, computed as max(x, 0) - m Phi(-m) with m = |x|. The
+// polynomial is log2 Phi(-m), fitted on [0, 6] for the least error of m Phi(-m): 6e-8 absolute, 8e-6 relative. From 6
+// on, m Phi(-m) is below 6e-9. This takes half the instructions of erff and does not cancel for negative x. NaN stays
+// NaN.
 __device__ __forceinline__ float gelu(float x) {
     const float m = fminf(fabsf(x), 6.f);
     float power = 9.37419955e-8f;
@@ -44,7 +45,7 @@ __device__ __forceinline__ float gelu(float x) {
     return fmaf(-m, exp2_approximate(power), x < 0.f ? 0.f : x);
 }
 
-// Of all at once, so that none waits for another.
+// Applies the activation to all values at once, so that their computations are independent.
 template <int ROWS, int COUNT> __device__ __forceinline__ void activate(float (&x)[ROWS][COUNT], Activation activation) {
     const auto all = [&](auto f) {
 #pragma unroll
@@ -58,16 +59,17 @@ template <int ROWS, int COUNT> __device__ __forceinline__ void activate(float (&
     }
 }
 
-// `COUNT` (a power of two) neighbouring outputs of type Y from `output` on, of any rows. Those past the last are left out.
+// `COUNT` (a power of two) adjacent outputs of type Y from `output` on, for any row. Outputs past the last are left
+// out.
 template <typename Y, int COUNT> struct Outputs {
     static constexpr int BYTES = COUNT * sizeof(Y) < 16 ? COUNT * sizeof(Y) : 16;
     struct alignas(BYTES) Together {
         Y values[COUNT];
     };
-    Y *const y;  // of row 0
+    Y *const y;  // in row 0
     const uint32_t outputs;
-    const int there;      // how many of them exist
-    const bool together;  // whether they may be moved all at once
+    const int there;      // how many of the COUNT outputs exist
+    const bool together;  // whether one access may move them all
 
     __device__ __forceinline__ Outputs(const Gemm &p, uint32_t output)
         : y((Y *)p.y + output), outputs(p.outputs),
@@ -99,8 +101,8 @@ template <typename Y, int COUNT> struct Outputs {
                 if (i < there) to[i] = all.values[i];
         }
     }
-    // y += values, which nothing waits for: the memory adds. Each number of y is added to by one thread once, so the order
-    // of additions does not matter.
+    // y += values, added in memory without waiting. Each element gets one addition from one thread, so the result does
+    // not depend on their order.
     __device__ __forceinline__ void add(uint64_t row, const float (&values)[COUNT]) const {
         float *to = y + row * outputs;
 #if __CUDA_ARCH__ >= 900
@@ -115,8 +117,8 @@ template <typename Y, int COUNT> struct Outputs {
         for (int i = 0; i < COUNT; i++)
             if (i < there) atomicAdd(to + i, values[i]);
     }
-    // From sums, to which the bias is added, to y in rows `row`, `row` + `step` .. below `rows`. `sums(i, values)` gives
-    // those of the row of number i.
+    // Stores (or adds) ROWS rows of y: `row`, `row + step`, .., those below `rows`. `sums(i, values)` gives the sums of
+    // the i-th of them, bias included.
     template <int ROWS, typename Sums>
     __device__ __forceinline__ void put(const Gemm &p, uint64_t row, uint64_t step, uint64_t rows, Sums sums) const {
         float values[ROWS][COUNT];
@@ -128,7 +130,7 @@ template <typename Y, int COUNT> struct Outputs {
                     if (row + i * step < rows) add(row + i * step, values[i]);
                 }
             } else {
-                // All are asked for before the first waits.
+                // Issue all loads before the first one is used.
 #pragma unroll
                 for (int i = 0; i < ROWS; i++)
                     if (row + i * step < rows) load(row + i * step, values[i]);
@@ -157,7 +159,7 @@ template <int COUNT> __device__ __forceinline__ void load_bias(const Gemm &p, ui
     for (int i = 0; i < COUNT; i++) bias[i] = p.bias && output + i < p.outputs ? __ldg(p.bias + output + i) : 0.f;
 }
 
-// From sums to y: bias, activation, what y was; neighbours of row `row` from `output` on.
+// Applies the epilogue to COUNT adjacent sums of row `row`, from `output` on.
 template <int COUNT>
 __device__ __forceinline__ void finish(const Gemm &p, uint64_t row, uint32_t output, const float (&sums)[COUNT]) {
     float bias[COUNT];

@@ -1,23 +1,26 @@
-// Products for compute capability 9.0: linear layers and convolutions of stride 1 by wgmma, their operands by bulk tensor
-// copies.
+// Gemm for compute capability 9.0: linear layers and convolutions of stride 1, with wgmma and bulk tensor copies (TMA).
 //
-// A block makes a tile of `ROWS` rows (pixels of y, whatever the lines and frames they lie in) by `OUTPUTS` sums. Each of its
-// warpgroups owns 64 rows, and one more warp starts the copies. A step is one pixel of the kernel and 64 inputs: the
-// copy engine gathers the rows of x from wherever that pixel lies for each (its im2col mode) and writes zeros for what is
-// outside of the picture, so that padding costs nothing and x is never copied in device memory.
+// A block computes a tile of `ROWS` rows (pixels of y; they may cross lines and frames) by `OUTPUTS` sums. Each
+// warpgroup owns 64 rows, and one extra warp starts the copies. A step is one pixel of the convolution kernel and 64
+// inputs. The TMA unit gathers that pixel for all rows (im2col mode) and writes zeros for pixels outside of the
+// picture, so padding costs nothing and x is never copied in device memory.
 #include "early_launch.cuh"
 #include "hopper.cuh"
 #include "gemm_epilogue.cuh"
 #include "shared_memory.cuh"
 
 namespace {
-constexpr int DEPTH = 64;  // terms of a step
+constexpr int DEPTH = 64;  // terms per step
 
-// How to cut the work. ROWS and OUTPUTS of a tile: several shapes, since a few tiles more than there are multiprocessors take
-// as long as twice as many would; BLOCKS that share a multiprocessor, so that one may store while another multiplies; SPLITS
-// blocks, a cluster, make one tile, each from a part of the steps, and then store a part of the rows.
-// On an H200, a step takes a multiprocessor STEP nanoseconds, in narrow tiles as long as shared memory is written and
-// read (128 bytes a cycle), and the rest of a tile takes REST, in which BLOCKS overlap.
+// A way to split the work among thread blocks.
+//
+// - ROWS x OUTPUTS: the shape of a tile. There are several, because a few more tiles than multiprocessors take as long
+//   as twice as many would.
+// - BLOCKS: blocks per multiprocessor; one stores while another multiplies.
+// - SPLITS: blocks per cluster. They share a tile: each sums a part of the steps, then stores a part of the rows.
+// - STEP: nanoseconds per step on an H200. With narrow tiles, writing and reading shared memory (128 bytes per cycle)
+//   is the bottleneck.
+// - REST: nanoseconds of the rest of a tile, which overlaps between the BLOCKS of a multiprocessor.
 template <int ROWS_, int OUTPUTS_, int STAGES_, int BLOCKS_, int SPLITS_, int STEP_, int REST_> struct Plan {
     static constexpr int ROWS = ROWS_, OUTPUTS = OUTPUTS_, STAGES = STAGES_, BLOCKS = BLOCKS_, SPLITS = SPLITS_;
     static constexpr int STEP = STEP_, REST = REST_;
@@ -25,14 +28,14 @@ template <int ROWS_, int OUTPUTS_, int STAGES_, int BLOCKS_, int SPLITS_, int ST
     static constexpr uint32_t STEP_BYTES = (ROWS + OUTPUTS) * DEPTH * 2;
 };
 
-// Every tile is a multiple of 1024 bytes, the period of the 128-byte swizzle.
+// The size of every tile is a multiple of 1024 bytes, the period of the 128-byte swizzle.
 template <typename T, typename P> struct alignas(1024) Shared {
     union {
         struct {
             T x[P::STAGES][P::ROWS * DEPTH];
             T weights[P::STAGES][P::OUTPUTS * DEPTH];
         };
-        // After the last step: what each of the splits makes of the rows that this one stores.
+        // After the last step: the partial sums of each split, for the rows that this block stores.
         float4 sums[P::SPLITS][P::ROWS / P::SPLITS * P::OUTPUTS / 4];
     };
     float4 bias[P::OUTPUTS / 4];
@@ -57,13 +60,13 @@ __device__ __forceinline__ void prefetch(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// Until all threads of the cluster are here; RELEASE: what they wrote before is then seen by all.
+// Waits until all threads of the cluster are here. With RELEASE, what they wrote before is then visible to all.
 template <bool RELEASE> __device__ __forceinline__ void cluster_sync() {
     if constexpr (RELEASE) asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
     else asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// Where block `rank` of the cluster has what is at `p` here; for instructions of shared::cluster.
+// The shared::cluster address of `p` in block `rank` of the cluster.
 __device__ __forceinline__ uint32_t address_at(const void *p, uint32_t rank) {
     uint32_t address;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(rank));
@@ -73,38 +76,38 @@ __device__ __forceinline__ void store_pair(uint32_t address, float x, float y) {
     asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
 }
 
-// d[64, outputs] += a[64, 16] b[outputs, 16]ᵀ, both in shared memory.
-#define WGMMA(Number, type, outputs, list, registers, a_at, b_at)                                                        \
-    __device__ __forceinline__ void wgmma(Number, float (&d)[outputs / 2], uint64_t a, uint64_t b) {                     \
+// d[64, outputs] += a[64, 16] b[outputs, 16]ᵀ, with a and b in shared memory.
+#define WGMMA(Element, type, outputs, list, registers, a_at, b_at)                                                        \
+    __device__ __forceinline__ void wgmma(Element, float (&d)[outputs / 2], uint64_t a, uint64_t b) {                     \
         asm volatile("{ .reg .pred add; setp.eq.b32 add, 0, 0;\n"                                                        \
                      "wgmma.mma_async.sync.aligned.m64n" #outputs "k16.f32." type "." type " {" list "}, " a_at ", "     \
                      b_at ", add, 1, 1, 0, 0; }"                                                                         \
                      : registers                                                                                         \
                      : "l"(a), "l"(b));                                                                                  \
     }
-#define WGMMA_OF(Number, type)                                                  \
-    WGMMA(Number, type, 32, LIST_32, REGISTERS_32, "%16", "%17")                \
-    WGMMA(Number, type, 64, LIST_64, REGISTERS_64, "%32", "%33")                \
-    WGMMA(Number, type, 128, LIST_128, REGISTERS_128, "%64", "%65")             \
-    WGMMA(Number, type, 192, LIST_192, REGISTERS_192, "%96", "%97")             \
-    WGMMA(Number, type, 256, LIST_256, REGISTERS_256, "%128", "%129")
+#define WGMMA_OF(Element, type)                                                  \
+    WGMMA(Element, type, 32, LIST_32, REGISTERS_32, "%16", "%17")                \
+    WGMMA(Element, type, 64, LIST_64, REGISTERS_64, "%32", "%33")                \
+    WGMMA(Element, type, 128, LIST_128, REGISTERS_128, "%64", "%65")             \
+    WGMMA(Element, type, 192, LIST_192, REGISTERS_192, "%96", "%97")             \
+    WGMMA(Element, type, 256, LIST_256, REGISTERS_256, "%128", "%129")
 WGMMA_OF(__nv_bfloat16, "bf16")
 WGMMA_OF(__half, "f16")
 
-// Pixels of the kernel times parts of the inputs.
+// Number of steps: pixels of the kernel times groups of DEPTH inputs.
 __host__ __device__ inline uint32_t steps_of(const Gemm &p) {
     return p.kernel * p.kernel * ((p.inputs + DEPTH - 1) / DEPTH);
 }
 
-// What a block works on. Neighbouring blocks share rows of x, so those that run at once share it in the L2 cache, and the
-// weights in any case.
+// The work of a block. Adjacent blocks share rows of x, so blocks that run at the same time find x, and also the
+// weights, in the L2 cache.
 template <typename P> struct Work {
-    uint32_t split;   // number in the cluster
-    uint64_t row;     // the first of the tile
-    uint32_t output;  // likewise
+    uint32_t split;   // rank in the cluster
+    uint64_t row;     // first row of the tile
+    uint32_t output;  // first output of the tile
     uint32_t first_step, steps;
 
-    // `across`: tiles of the same rows.
+    // `across`: number of tiles with the same rows.
     __device__ __forceinline__ Work(const Gemm &p, uint32_t across) {
         const uint32_t tile = blockIdx.x / P::SPLITS, all = steps_of(p);
         split = blockIdx.x % P::SPLITS;
@@ -142,8 +145,8 @@ __device__ __forceinline__ void produce(Shared<T, P> &shared, const CUtensorMap 
     }
 }
 
-// An accumulator of wgmma gives a thread, of every eight columns, two neighbouring ones in each of two rows, eight apart:
-// element 4 j + 2 i + c is column 8 j + 2 (lane % 4) + c of row lane / 4 + 8 i.
+// Layout of a wgmma accumulator: element 4 j + 2 i + c of a thread is column 8 j + 2 (lane % 4) + c of row lane / 4 + 8
+// i.
 template <typename T, typename P>
 __device__ __forceinline__ void consume(Shared<T, P> &shared, const Work<P> &work, int consumer,
                                         float (&sums)[P::OUTPUTS / 2]) {
@@ -153,7 +156,7 @@ __device__ __forceinline__ void consume(Shared<T, P> &shared, const Work<P> &wor
 #pragma unroll
     for (int i = 0; i < P::OUTPUTS / 2; i++) sums[i] = 0.f;
     Ring<P::STAGES> ring;
-    int before = -1;  // stage of the last step
+    int before = -1;  // stage of the previous step
     for (uint32_t step = 0; step < work.steps; step++) {
         barrier_wait(&shared.full[ring.stage], ring.phase);
         const uint64_t x = first_x + (uint32_t)(ring.stage * (P::ROWS * DEPTH * 2 / 16));
@@ -172,13 +175,13 @@ __device__ __forceinline__ void consume(Shared<T, P> &shared, const Work<P> &wor
     pin(sums);
 }
 
-// 16-byte chunk `chunk` of a row of sums in shared memory; the exclusive or keeps rows that are written together out of
-// each other's banks.
+// Index of 16-byte chunk `chunk` of a row of sums in shared memory. The XOR avoids bank conflicts between rows that are
+// written together.
 template <typename P> __device__ __forceinline__ int chunk_of_sums(int row, int chunk) {
     return row * (P::OUTPUTS / 4) + (chunk ^ row % 4 * 2);
 }
 
-// From sums in shared memory to y. A thread keeps to four columns of a group of up to 64 and goes down the rows of its
+// Stores sums from shared memory to y. A thread has four of up to 64 adjacent columns and loops over the rows of its
 // warp.
 template <typename Y, typename T, typename P>
 __device__ __forceinline__ void store(const Shared<T, P> &shared, const Gemm &p, const Work<P> &work) {
@@ -243,8 +246,9 @@ gemm_kernel(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ C
         consume(shared, work, threadIdx.x / WARPGROUP, sums);
     }
 
-    // Through shared memory, so that a store is of four neighbours and a warp's of whole lines: to the block of the cluster
-    // that stores the row. Chunks eight apart differ by a constant, since the exclusive or changes the lowest bits alone.
+    // Sums go through shared memory, to the block of the cluster that stores the row. So a thread stores four adjacent
+    // outputs, and a warp stores whole lines. Chunks that are eight apart differ by a constant, because the XOR only
+    // changes the lowest bits.
     synchronize<P, false>();
     if (!producer) {
         constexpr int PART = P::ROWS / P::SPLITS;
@@ -272,7 +276,7 @@ decltype(cuTensorMapEncodeIm2col) *im2col_encoder() {
     return encode;
 }
 
-// x for copies of the rows of a tile.
+// Tensor map of x, for copies of the rows of a tile.
 bool encode_x(CUtensorMap *map, const Gemm &p, uint32_t rows) {
     const cuuint64_t dims[4] = {p.inputs, p.width, p.height, p.frames};
     const cuuint64_t line = (cuuint64_t)p.width * p.inputs * 2;
@@ -310,13 +314,13 @@ template <typename T, typename P> cudaError_t launch(const Gemm &p, cudaStream_t
                         tiles_across<P>(p));
 }
 
-// Nanoseconds that a plan takes on `multiprocessors` of an H200.
+// Estimated nanoseconds of a plan on `multiprocessors` of an H200.
 template <typename P> uint64_t cost(const Gemm &p, uint32_t multiprocessors) {
-    // Clusters of four do not find room on all of them: 128 blocks took two rounds.
+    // Clusters of four do not fit on all multiprocessors: 128 blocks took two rounds.
     const uint64_t places = P::SPLITS < 4 ? multiprocessors : (multiprocessors * 3 + 3) / 4;
     const uint64_t blocks = blocks_of<P>(p), slots = places * P::BLOCKS;
     const uint64_t steps = (steps_of(p) + P::SPLITS - 1) / P::SPLITS;
-    // The blocks of the busiest multiprocessor; one that has it to itself waits for its copies now and then.
+    // Blocks on the busiest multiprocessor. A block that is alone there sometimes waits for its copies.
     const uint64_t most = (blocks + places - 1) / places, alone = most % P::BLOCKS;
     return (most * P::STEP + alone * P::STEP * 2 / 5) * steps + (blocks + slots - 1) / slots * P::REST;
 }
@@ -335,11 +339,11 @@ constexpr Choice choices[] = {
     choice<T, Plan<128, 64, 8, 1, 4, 243, 4400>>,  choice<T, Plan<128, 32, 5, 2, 1, 195, 3500>>,
     choice<T, Plan<64, 256, 5, 1, 1, 300, 5600>>,  choice<T, Plan<64, 256, 5, 1, 2, 345, 6000>>,
     choice<T, Plan<64, 128, 8, 1, 1, 235, 3300>>};
-static_assert(sizeof choices<__half> == GEMM_HOPPER_PLANS * sizeof(Choice), "gemm.h says how many there are");
+static_assert(sizeof choices<__half> == GEMM_HOPPER_PLANS * sizeof(Choice), "GEMM_HOPPER_PLANS in gemm.h is the count");
 
-// Whether this file has a kernel for it, on a card that is of compute capability 9.0.
+// Whether this file has a kernel for the gemm, on a GPU of compute capability 9.0.
 bool possible(const Gemm &p) {
-    // What the copy engine's im2col mode can say of a picture of four dimensions, and coordinates.
+    // Limits of im2col tensor maps with four dimensions, and of coordinates.
     constexpr uint32_t MOST_PADDING = 127, MOST_KERNEL = 128, MOST = 1u << 31;
     return valid(p) && p.dtype != DTYPE_F32 && p.stride == 1 && p.inputs > 0 && p.inputs % 8 == 0 && aligned(p.x) &&
            aligned(p.weight) && aligned(p.y) && p.padding <= MOST_PADDING && p.kernel <= MOST_KERNEL && p.frames < MOST &&
@@ -348,7 +352,7 @@ bool possible(const Gemm &p) {
 } // namespace
 
 extern "C" int periplus_gemm_hopper_fits(const Gemm *p) {
-    // Up to 8 rows the weights are all that takes time, and periplus_gemm() has a way of its own.
+    // Up to 8 rows are a gemv, for which periplus_gemm() has its own kernel.
     return possible(*p) && rows_of(*p) > 8;
 }
 
@@ -356,7 +360,7 @@ extern "C" uint32_t periplus_gemm_hopper_plan(const Gemm *p, uint32_t multiproce
     uint32_t best = 0;
     uint64_t least = ~0ull;
     for (uint32_t plan = 0; plan < GEMM_HOPPER_PLANS; plan++) {
-        const uint64_t cost = choices<__half>[plan].cost(*p, multiprocessors);  // which does not hang on the type
+        const uint64_t cost = choices<__half>[plan].cost(*p, multiprocessors);  // the same for both dtypes
         if (cost < least) {
             least = cost;
             best = plan;

@@ -1,4 +1,4 @@
-// Products of up to 8 rows, at the speed of memory: every weight is read once, 16 bytes a lane, and used for all rows.
+// Gemv for up to 8 rows, at the speed of memory: every weight is read once, 16 bytes per lane, and used for all rows.
 #include "early_launch.cuh"
 #include "gemm_epilogue.cuh"
 #include "gemv.h"
@@ -6,7 +6,7 @@
 namespace {
 constexpr int THREADS = 256, WARPS = THREADS / 32, MOST_ROWS = 8;
 
-// 16 bytes of numbers, as float32.
+// 16 bytes of elements, read as float32.
 template <typename T> struct Chunk {
     static constexpr int TERMS = 16 / sizeof(T);
     struct alignas(16) {
@@ -15,7 +15,7 @@ template <typename T> struct Chunk {
     __device__ __forceinline__ float operator[](int i) const { return to_float(all.values[i]); }
 };
 
-// Weights pass once: they should not push x out of the first-level cache.
+// Weights are read once, so they should not evict x from the L1 cache.
 template <typename T> __device__ __forceinline__ Chunk<T> load_once(const T *from) {
     uint4 raw;
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -25,11 +25,12 @@ template <typename T> __device__ __forceinline__ Chunk<T> load_once(const T *fro
     return chunk;
 }
 
-// `parts` warps share OUTPUTS neighbouring outputs, each with every parts-th round of 32 chunks. Chunks where whole ones
-// lie at multiples of 16 bytes, else single numbers. Past the last row or output the last is computed again, and not stored.
+// `parts` warps share OUTPUTS adjacent outputs; each takes every parts-th round of 32 chunks. `whole`: rows are whole
+// chunks aligned to 16 bytes; otherwise single elements are read. Past the last row or output, a warp computes the last
+// one again and does not store it.
 template <typename T, int ROWS, int OUTPUTS>
 __global__ void __launch_bounds__(THREADS) kernel(const __grid_constant__ Gemm p, uint32_t rows, int parts, bool whole) {
-    // Loads of weights in flight: as many as registers hold.
+    // Loads of weights in flight: as many as fit in registers.
     constexpr int AHEAD = OUTPUTS >= 4 ? 2 : 8 / OUTPUTS, TERMS = Chunk<T>::TERMS;
     __shared__ float shared[WARPS][ROWS * OUTPUTS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = warp % parts;
@@ -42,7 +43,7 @@ __global__ void __launch_bounds__(THREADS) kernel(const __grid_constant__ Gemm p
 #pragma unroll
     for (int r = 0; r < ROWS; r++) x[r] = (const T *)p.x + (uint64_t)min((uint32_t)r, rows - 1) * inputs;
 
-    // Weights are nobody's output, so their first rounds may come while the kernel before still runs.
+    // No kernel writes weights, so their first rounds may be prefetched while the previous kernel still runs.
     const uint32_t chunks = inputs / TERMS, apart = 32 * parts;
     if (whole)
 #pragma unroll
@@ -104,7 +105,7 @@ __global__ void __launch_bounds__(THREADS) kernel(const __grid_constant__ Gemm p
 template <typename T, int ROWS, int OUTPUTS> cudaError_t launch(const Gemm &p, cudaStream_t stream) {
     static_assert(ROWS * OUTPUTS <= 32, "a lane stores one");
     const bool whole = p.inputs * sizeof(T) % 16 == 0 && aligned(p.x) && aligned(p.weight);
-    // Warps that keep the memory of a large device busy; more parts than rounds of chunks would have nothing to do.
+    // Enough warps to use the full memory bandwidth of a large GPU, but not more parts than rounds of chunks.
     constexpr uint64_t ENOUGH = 4096;
     const uint64_t groups = ((uint64_t)p.outputs + OUTPUTS - 1) / OUTPUTS;
     int parts = 1;
@@ -123,7 +124,7 @@ cudaError_t gemv(const Gemm &p, cudaStream_t stream) {
     const uint64_t rows = rows_of(p);
     return with_dtype(p.dtype, [&](auto zero) {
         using T = decltype(zero);
-        // Outputs that share a warp share its reads of x.
+        // Outputs of one warp share its reads of x.
         if (rows == 1) return launch<T, 1, 1>(p, stream);
         if (rows == 2) return launch<T, 2, 2>(p, stream);
         return rows <= 4 ? launch<T, 4, 4>(p, stream) : launch<T, MOST_ROWS, 4>(p, stream);

@@ -1,4 +1,5 @@
-// Products of so few rows that the weights, read once, are all that takes time: the part of periplus_gemm() for up to 8.
+// Interface of the gemv kernel: the part of periplus_gemm() for up to 8 rows, whose time is that of reading the weights
+// once.
 #pragma once
 #include "gemm.h"
 

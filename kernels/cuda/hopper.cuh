@@ -1,5 +1,5 @@
-// Instructions of compute capability 9.0 that C++ has no words for: barriers in shared memory that copies report to, and
-// the products of a warpgroup (wgmma).
+// Instructions of compute capability 9.0 that CUDA C++ does not offer: barriers in shared memory that count copied
+// bytes (mbarrier), and matrix products of a warpgroup (wgmma).
 #pragma once
 #include "driver.cuh"
 #include "dtype.h"
@@ -14,7 +14,8 @@ constexpr int WARPGROUP = 128;
 __device__ __forceinline__ void barrier_init(uint64_t *barrier, int count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
 }
-// Once all are initialised, before others use them: makes them seen by copies and by other blocks of the cluster.
+// Call this after all barriers are initialised, before they are used: it makes them visible to copies and to the other
+// blocks of the cluster.
 __device__ __forceinline__ void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 __device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t phase) {
     asm volatile(
@@ -37,7 +38,7 @@ __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_grou
 template <int PENDING> __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
-// Keeps the compiler from moving uses of registers that a wgmma reads or writes across this place.
+// Stops the compiler from moving uses of registers that a wgmma reads or writes across this point.
 template <int N> __device__ __forceinline__ void pin(float (&registers)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(registers[i])::"memory");
@@ -46,14 +47,14 @@ template <int N> __device__ __forceinline__ void pin(uint32_t (&registers)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+r"(registers[i])::"memory");
 }
-// Matrix descriptor of rows of 128 bytes in the 128-byte swizzle; groups of eight rows are 1024 bytes apart. Its lowest
-// bits are an address in units of 16 bytes, so that others are reached by addition.
+// Matrix descriptor for rows of 128 bytes with the 128-byte swizzle; groups of eight rows are 1024 bytes apart. Its
+// lowest bits are an address in units of 16 bytes, so descriptors of other addresses are made by addition.
 __device__ __forceinline__ uint64_t descriptor(const void *p) {
     const uint64_t address = (shared_address(p) & 0x3FFFF) >> 4, group_stride = 1024 >> 4, swizzle_128_bytes = 1;
     return address | (uint64_t)1 << 16 | group_stride << 32 | swizzle_128_bytes << 62;
 }
-// The accumulator `d` of a wgmma of so many columns, half as many registers: their list in the instruction, where they come first,
-// and as operands.
+// The accumulator `d` of a wgmma with 32 to 256 columns, which takes half as many registers: LIST_* is their list in
+// the instruction, where they come first, REGISTERS_* the list of asm operands.
 #define LIST_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define LIST_64 LIST_32 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define LIST_96 LIST_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
@@ -94,7 +95,8 @@ inline decltype(cuTensorMapEncodeTiled) *tiled_encoder() {
 inline CUtensorMapDataType tensor_map_type(DType dtype) {
     return dtype == DTYPE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
 }
-// Tensor of 16-bit numbers for copies of `box`, whose rows are 128 bytes; strides in elements, of the second dimension on.
+// Tensor map of 16-bit elements for copies of `box`, whose rows are 128 bytes. Strides are in elements and start with
+// the second dimension.
 inline bool encode_tiled(CUtensorMap *map, DType dtype, const void *data, int rank, const cuuint64_t *dims,
                          const int64_t *strides, const cuuint32_t *box) {
     cuuint64_t bytes[4];

@@ -1,4 +1,4 @@
-// Instructions of compute capability 8.0 that C++ has no words for: copies into shared memory that nobody waits for, tensor
+// Instructions of compute capability 8.0 that CUDA C++ does not offer: asynchronous copies to shared memory, tensor
 // cores, powers of two.
 #pragma once
 #include <cuda_bf16.h>
@@ -7,15 +7,15 @@
 
 __device__ __forceinline__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
-// ex2.approx: 2 ulp, and zero for -inf.
+// ex2.approx: error of 2 ulp; 0 for -inf.
 __device__ __forceinline__ float exp2_approximate(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-// Zeros where there is nothing to copy; `from` is not read then. The copy itself is not told to the compiler to write memory,
-// so that it may look up where the next ones are from meanwhile; copy_commit is, and stands behind a row of them.
+// Writes zeros if `there` is false; `from` is then not read. The asm has no memory clobber, so that the compiler may
+// compute the addresses of the next copies meanwhile. copy_commit, which follows a series of copies, has one.
 __device__ __forceinline__ void copy_16_bytes(void *to, const void *from, bool there) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0));
 }
@@ -43,7 +43,8 @@ __device__ __forceinline__ void load_transposed(uint32_t (&r)[4], const void *p)
                  "{%8, %9}, {%0, %1, %2, %3};"                                                                         \
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                      \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
-// d[16, 8] += a[16, 16] b[16, 8]. Of d a thread holds columns 2 (lane % 4) and the next, of rows lane / 4 and that plus 8.
+// d[16, 8] += a[16, 16] b[16, 8]. A thread holds columns 2 (lane % 4) and 2 (lane % 4) + 1 of rows lane / 4 and lane /
+// 4 + 8 of d.
 __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __nv_bfloat16) {
     MMA("bf16");
 }

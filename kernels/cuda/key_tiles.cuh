@@ -1,9 +1,10 @@
-// How a list of pages is cut into tiles of rows, and what blocks write when the list is split among them.
+// Tiles of keys over a list of pages, the plan that splits the list among thread blocks, and the layout of partial
+// results.
 #pragma once
 #include "instructions.cuh"
 #include "paged_attention.h"
 
-// Blocks of queries, of all heads and groups.
+// Blocks of queries: within a head and group, and in all.
 __host__ __device__ inline uint32_t blocks_across(const PagedAttention &a) {
     return (a.tokens + a.block_queries - 1) / a.block_queries;
 }
@@ -11,21 +12,20 @@ __host__ __device__ inline uint64_t blocks_of(const PagedAttention &a) {
     return (uint64_t)blocks_across(a) * a.heads * a.batch;
 }
 
-// What thread block `block` of a launch works on: the queries of a head from `first_query` on, and a part of the keys that they
-// see.
+// The work of thread block `block`: the queries of a head from `first_query` on, and a part of the keys that they see.
 struct Share {
     uint32_t first_query, head, group, split, splits;
-    uint64_t part_row;  // of its first query, among those whose keys are shared, see Parts
+    uint64_t part_row;  // row of its first query in the partial results, see Parts
 
     __host__ __device__ __forceinline__ Share(const PagedAttention &a, uint32_t block) : split(0), splits(1), part_row(0) {
         const uint32_t across = blocks_across(a), shared_blocks = across * a.heads * a.batch - a.whole;
         if (block >= a.whole) {
-            // Blocks that run at once read the same keys, so that most find them in the L2 cache.
-            const uint32_t number = (block - a.whole) % shared_blocks;
+            // Blocks that run at the same time read the same keys, so most reads hit the L2 cache.
+            const uint32_t index = (block - a.whole) % shared_blocks;
             split = (block - a.whole) / shared_blocks;
             splits = a.splits;
-            part_row = (uint64_t)number * a.block_queries;
-            block = a.whole + number;
+            part_row = (uint64_t)index * a.block_queries;
+            block = a.whole + index;
         }
         first_query = block % across * a.block_queries;
         head = block / across % a.heads;
@@ -37,15 +37,15 @@ struct Share {
     }
 };
 
-// Tiles of TILE rows over the pages that a group of queries sees. Tiles end where their page ends, so the first tile of
-// a page may begin before row 0. A copy then fills with zeros what is not there, whereas past the end of the last page
-// there may be NaN, which a weight of zero would not cancel.
+// Tiles of TILE rows over the pages that a group of queries sees. The last tile of a page ends where the page ends, so
+// the first tile may begin before row 0, where copies write zeros. (Tiles that reached past the last row could read
+// NaN, which a weight of 0 would not cancel.)
 template <int TILE> struct KeyTiles {
     const PagedAttention &a;
-    const uint32_t *numbers;
+    const uint32_t *indices;
     uint32_t frame_pages, pages, last_rows, first_entry;
     uint32_t count;  // tiles left in this part
-    // The tile at hand: page of the list, and its first row, negative by the rows that are not there.
+    // The current tile: its page in the list, and its first row in the page, which may be negative.
     uint32_t page;
     int row;
 
@@ -53,7 +53,7 @@ template <int TILE> struct KeyTiles {
         frame_pages = a.table ? a.table[0] : a.frame_pages;
         pages = frame_pages + (a.table ? a.table[1] : a.special_pages);
         last_rows = a.table ? a.table[2] : a.last_rows;
-        numbers = a.table ? a.table + 3 : nullptr;
+        indices = a.table ? a.table + 3 : nullptr;
         first_entry = share.group * pages;
         const uint32_t per_page = tiles(a.page_size);
         const uint64_t all = pages ? (uint64_t)(pages - 1) * per_page + tiles(last_rows) : 0;
@@ -65,8 +65,8 @@ template <int TILE> struct KeyTiles {
     static __device__ uint32_t tiles(uint32_t rows) { return (rows + TILE - 1) / TILE; }
     __device__ uint32_t rows() const { return page + 1 == pages ? last_rows : a.page_size; }
     __device__ int first_row() const { return (int)rows() - (int)(tiles(rows()) * TILE); }
-    // Page number within its pool.
-    __device__ uint32_t number() const { return numbers ? numbers[first_entry + page] : first_entry + page; }
+    // Index of the page within its pool.
+    __device__ uint32_t index() const { return indices ? indices[first_entry + page] : first_entry + page; }
     __device__ bool in_frames() const { return page < frame_pages; }
     __device__ void next() {
         --count;
@@ -78,8 +78,9 @@ template <int TILE> struct KeyTiles {
     }
 };
 
-// Where a block leaves the sums of its part: unnormalised output [splits, rows, head_dim], then for each [splits, rows] the
-// reference its weights are relative to (as a power of two) and their sum. Rows are [shared block, query of the block].
+// The workspace for partial results: unnormalised outputs [splits, rows, head_dim], then for each [splits, rows] the
+// reference (log2) that softmax weights are relative to, and the sum of the weights. Rows are [split block, query of
+// the block].
 struct Parts {
     float *output;
     float2 *states;
@@ -108,15 +109,15 @@ __device__ __forceinline__ float2 unpack(uint32_t both, __nv_bfloat16) {
 }
 __device__ __forceinline__ float2 unpack(uint32_t both, __half) { return __half22float2(*(const __half2 *)&both); }
 
-// Of the key list; the merge gives each lane of a warp two.
+// Maximum splits of the key list; the merge handles two per lane of a warp.
 constexpr uint32_t MAX_SPLITS = 64;
 
-// Cuts the work so that it ends first, for blocks of `tiles` tiles each, `slots` of them at once; `start` and `merge` are the
-// costs of a block and of the merge's launch in units of a tile. Either all blocks are shared, or those alone that are left
-// after rounds in which every slot has one. The latter must be 5 % cheaper by this count, since blocks do not really run in
-// rounds.
+// Sets the fastest plan for blocks of `tiles` tiles each, of which `slots` run at the same time. `start` and `merge`
+// are the costs of starting a block and of launching the merge, in units of a tile. Either all blocks are split, or
+// only those that remain after full rounds of `slots` blocks. The latter must be 5 % cheaper by this estimate, because
+// blocks do not really run in rounds.
 inline void plan(PagedAttention *a, uint32_t queries, uint64_t tiles, uint64_t slots, uint64_t start, uint64_t merge) {
-    constexpr uint64_t PARTS = 47;  // that memory writes and reads in the time of a tile, on an H200
+    constexpr uint64_t PARTS = 47;  // partial results written and read back in the time of a tile, on an H200
     a->block_queries = queries;
     const uint64_t blocks = blocks_of(*a), full_rounds = blocks / slots;
     uint64_t least = ~0ull;
@@ -134,7 +135,7 @@ inline void plan(PagedAttention *a, uint32_t queries, uint64_t tiles, uint64_t s
         }
     if (a->splits == 1) a->whole = 0;
 }
-// Thread blocks of a launch, each of `queries` queries; 0 for a plan that cannot be.
+// Number of thread blocks of a launch, with `queries` queries each; 0 for an invalid plan.
 inline uint32_t grid_of(const PagedAttention *a, uint32_t queries) {
     if (a->block_queries != queries || a->splits == 0 || a->splits > MAX_SPLITS) return 0;
     const uint64_t blocks = blocks_of(*a);

@@ -1,4 +1,5 @@
-// What a test compares with the descriptions as Rust declares them: the size of each, then where its fields lie.
+// Layouts of the argument structs, which a test compares with the Rust structs: the size of each, then its field
+// offsets.
 #include "operations.h"
 #include "paged_attention.h"
 #include "gemm.h"
@@ -31,6 +32,6 @@ const uint64_t layouts_of_all[] = {
     AT(Bilinear, x_height), AT(Bilinear, x_width), AT(Bilinear, channels), AT(Bilinear, dtype), AT(Bilinear, add)};
 } // namespace
 
-uint64_t periplus_layouts(uint64_t number) {
-    return number < sizeof layouts_of_all / sizeof *layouts_of_all ? layouts_of_all[number] : ~0ull;
+uint64_t periplus_layouts(uint64_t index) {
+    return index < sizeof layouts_of_all / sizeof *layouts_of_all ? layouts_of_all[index] : ~0ull;
 }

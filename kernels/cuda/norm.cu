@@ -1,11 +1,11 @@
-// LayerNorm over the last dimension: a block a row, which it holds in registers when it fits.
+// LayerNorm over the last dimension: one block per row, in registers if the row fits.
 #include "early_launch.cuh"
 #include "elements.cuh"
 #include "operations.h"
 
 namespace {
 constexpr int THREADS = 128, LANES = 32;
-constexpr uint32_t MOST_THREADS = 1024; // of a block, each with four channels
+constexpr uint32_t MOST_THREADS = 1024; // per block; each thread has four channels
 
 template <typename T> __device__ __forceinline__ void store_four(T *to, const float (&x)[4]) {
     struct alignas(4 * sizeof(T)) { T values[4]; } four;
@@ -14,7 +14,7 @@ template <typename T> __device__ __forceinline__ void store_four(T *to, const fl
     *(decltype(four) *)to = four;
 }
 
-// Sum over the threads of a block; `sums` has a place for each warp.
+// Sum over the threads of a block; `sums` has one element per warp.
 __device__ __forceinline__ float block_sum(float x, float *sums) {
     x = warp_sum(x);
     if (threadIdx.x % LANES == 0) sums[threadIdx.x / LANES] = x;
@@ -24,7 +24,7 @@ __device__ __forceinline__ float block_sum(float x, float *sums) {
     return sum;
 }
 
-// Channels are a multiple of 4 and no more than four a thread. Weight and bias are on their way while the sums are made.
+// `channels` is a multiple of 4, and at most four per thread. Weight and bias are loaded while the sums are computed.
 template <typename T>
 __global__ void norm_in_registers(T *y, const float *x, const float *weight, const float *bias, uint32_t channels,
                                   float eps) {
@@ -67,8 +67,8 @@ __global__ void __launch_bounds__(THREADS) norm_of_any_size(T *y, const float *x
 cudaError_t periplus_layer_norm(void *y, DType dtype, const float *x, const float *weight, const float *bias, uint64_t rows,
                        uint32_t channels, float eps, cudaStream_t stream) {
     if (rows == 0 || channels == 0) return cudaSuccess;
-    return with_dtype(dtype, [&](auto number) {
-        using T = decltype(number);
+    return with_dtype(dtype, [&](auto zero) {
+        using T = decltype(zero);
         const bool vectors = channels % 4 == 0 && aligned(x) && aligned(y) && aligned(weight) && aligned(bias);
         const uint32_t warps = (channels + 4 * LANES - 1) / (4 * LANES);
         if (vectors && warps * LANES <= MOST_THREADS && rows <= 0x7FFFFFFF)

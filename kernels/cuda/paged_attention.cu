@@ -1,8 +1,8 @@
-// Paged attention for compute capability 8.0 and up: 16 bits by tensor cores (mma.sync), float32 by plain arithmetic,
-// and the merge of a list of keys that was split among blocks.
+// Paged attention for compute capability 8.0 and newer: a kernel for 16-bit dtypes with tensor cores (mma.sync), a
+// kernel for float32 with FMA instructions, and the merge of partial results.
 //
-// Both kernels keep a running maximum per query (FlashAttention-2, Dao 2023) and hold two tiles of keys and values in
-// shared memory: one is copied (cp.async) while the other is worked on.
+// Both kernels keep a running maximum per query (FlashAttention-2, Dao 2023) and have two tiles of keys and values in
+// shared memory: one is copied (cp.async) while the other is used.
 #include "early_launch.cuh"
 #include "key_tiles.cuh"
 #include "elements.cuh"
@@ -10,22 +10,22 @@
 
 namespace {
 constexpr int THREADS = 128, WARPS = THREADS / 32;
-// Below every score, and finite, so that a difference of references is never inf - inf.
+// Less than every score, and finite, so that a difference of references is never inf - inf.
 constexpr float LOWEST = -1e30f;
 
-// 16-byte chunk `chunk` of row `row` of a tile. Rows follow each other at a multiple of 128 bytes, so without the
-// exclusive or the eight rows that one ldmatrix reads would lie in the same banks.
+// 16-byte chunk `chunk` of row `row` of a tile. The distance of rows is a multiple of 128 bytes, so without the XOR the
+// eight rows that one ldmatrix reads would be in the same banks.
 template <typename T, int DIM> __device__ __forceinline__ T *chunk_of(T *tile, int row, int chunk) {
     return tile + row * DIM + (chunk ^ row % 8) * (16 / (int)sizeof(T));
 }
 
-// Starts the copy of a tile of keys and values of one head. Rows before the page are zeros.
+// Starts the copy of a tile of keys and values of one head. Rows before the start of the page become zeros.
 template <typename T, int DIM, int TILE>
 __device__ __forceinline__ void copy_tile(T *keys, T *values, const PagedAttention &a, const KeyTiles<TILE> &tiles,
                                           uint32_t head) {
     constexpr int CHUNKS = DIM * sizeof(T) / 16;
     const PagePool &pool = tiles.in_frames() ? a.frames : a.special;
-    const T *page = (const T *)pool.keys + tiles.number() * pool.page_stride + head * DIM;
+    const T *page = (const T *)pool.keys + tiles.index() * pool.page_stride + head * DIM;
     for (int i = threadIdx.x; i < TILE * CHUNKS; i += THREADS) {
         const int row = i / CHUNKS, chunk = i % CHUNKS;
         const bool there = tiles.row + row >= 0;
@@ -38,7 +38,7 @@ __device__ __forceinline__ void copy_tile(T *keys, T *values, const PagedAttenti
 template <typename T, int DIM, int TILE> struct Tiles {
     T keys[2][TILE * DIM], values[2][TILE * DIM];
 
-    // Calls work(keys, values, first row) for every tile of the part, copying one ahead.
+    // Calls work(keys, values, first row) for every tile of the part, while the next tile is copied.
     template <typename Work>
     __device__ __forceinline__ void stream(const PagedAttention &a, KeyTiles<TILE> tiles, uint32_t head, Work work) {
         KeyTiles<TILE> ahead = tiles;
@@ -56,7 +56,7 @@ template <typename T, int DIM, int TILE> struct Tiles {
     }
 };
 
-// ---- 16 bits
+// ---- 16-bit dtypes
 
 constexpr int TILE_16 = 64, QUERIES_16 = WARPS * 16;
 
@@ -65,7 +65,7 @@ template <typename T, int DIM> struct Shared16 {
     Tiles<T, DIM, TILE_16> tiles;
 };
 
-// A block holds 64 queries of one head, a warp 16 of them.
+// A block has 64 queries of one head, a warp has 16 of them.
 template <typename T, int DIM> __global__ void __launch_bounds__(THREADS) kernel_16(const __grid_constant__ PagedAttention a) {
     extern __shared__ __align__(128) unsigned char raw[];
     Shared16<T, DIM> &shared = *reinterpret_cast<Shared16<T, DIM> *>(raw);
@@ -177,8 +177,9 @@ template <typename T, int DIM> __global__ void __launch_bounds__(THREADS) kernel
 
 constexpr int TILE_32 = 32;
 
-// A warp holds QUERIES queries and takes four keys at a time. The eight lanes of a key share its dot products, each with
-// every eighth 16-byte chunk of a row; they keep sums of their own, put together at the end.
+// A warp has QUERIES queries and processes four keys at a time, with eight lanes per key. Each of the eight lanes
+// computes a part of the dot products, from every eighth 16-byte chunk of a row. Each group of eight keeps sums for its
+// keys, which are combined at the end.
 template <int DIM, int QUERIES> __global__ void __launch_bounds__(THREADS) kernel_32(const __grid_constant__ PagedAttention a) {
     extern __shared__ __align__(128) unsigned char raw[];
     Tiles<float, DIM, TILE_32> &shared = *reinterpret_cast<Tiles<float, DIM, TILE_32> *>(raw);
@@ -194,7 +195,7 @@ template <int DIM, int QUERIES> __global__ void __launch_bounds__(THREADS) kerne
     float reference[QUERIES], sum[QUERIES];
 #pragma unroll
     for (int q = 0; q < QUERIES; q++) {
-        // Past the last query the last one is computed again, and not stored.
+        // Past the last query, a warp computes the last one again and does not store it.
         const uint32_t at = min(first_query + q, a.tokens - 1);
         const float *from = (const float *)a.queries + group * a.group_stride + at * a.query_stride + head * DIM;
         reference[q] = LOWEST;
@@ -296,14 +297,14 @@ template <int DIM, int QUERIES> __global__ void __launch_bounds__(THREADS) kerne
 
 // ---- merge
 
-// A warp a row of those that were shared, and in it a lane a part, twice over. A part without keys has the sum 0 and takes no
-// share.
+// One warp per row of the partial results; each lane has up to two parts. A part without keys has the sum 0 and is
+// ignored.
 template <typename T>
 __global__ void __launch_bounds__(THREADS) merge_kernel(const __grid_constant__ PagedAttention a) {
     wait_for_kernel_before();
     const uint64_t rows = Parts::rows(a), part_row = blockIdx.x * (uint64_t)WARPS + threadIdx.x / 32;
     if (part_row >= rows) return;
-    const Share first(a, a.whole + (uint32_t)(part_row / a.block_queries));  // of those that share these keys
+    const Share first(a, a.whole + (uint32_t)(part_row / a.block_queries));  // the first block with these queries
     const uint32_t query = first.first_query + (uint32_t)(part_row % a.block_queries);
     if (query >= a.tokens) return;
     const Parts parts(a);
@@ -354,19 +355,20 @@ template <typename T> cudaError_t launch_16(const PagedAttention *a, cudaStream_
     default: return cudaErrorInvalidValue;
     }
 }
-// Queries that share a warp share its reads of shared memory; a single one (camera head) has none to share with.
-uint32_t queries_a_warp_32(const PagedAttention *a) { return a->tokens > WARPS ? 4 : 1; }
+// The queries of a warp share its reads of shared memory. With few queries (camera head), one per warp uses more warps.
+uint32_t queries_per_warp_32(const PagedAttention *a) { return a->tokens > WARPS ? 4 : 1; }
 template <int DIM> cudaError_t launch_32(const PagedAttention *a, cudaStream_t stream) {
     const size_t bytes = sizeof(Tiles<float, DIM, TILE_32>);
-    return queries_a_warp_32(a) == 4 ? launch<kernel_32<DIM, 4>>(bytes, WARPS * 4, a, stream)
+    return queries_per_warp_32(a) == 4 ? launch<kernel_32<DIM, 4>>(bytes, WARPS * 4, a, stream)
                                      : launch<kernel_32<DIM, 1>>(bytes, WARPS, a, stream);
 }
 } // namespace
 
 extern "C" void periplus_paged_attention_plan(PagedAttention *a, uint32_t multiprocessors) {
     const bool wide = a->dtype == DTYPE_F32;
-    const uint32_t queries = wide ? WARPS * queries_a_warp_32(a) : QUERIES_16;
-    // Two blocks a multiprocessor. A block's start costs about two tiles, the merge's launch eight.
+    const uint32_t queries = wide ? WARPS * queries_per_warp_32(a) : QUERIES_16;
+    // Two blocks run on a multiprocessor. Starting a block costs about as much as two tiles, launching the merge as
+    // eight.
     plan(a, queries, tiles_of(a, wide ? TILE_32 : TILE_16), 2 * (uint64_t)multiprocessors, 2, 8);
 }
 
@@ -376,8 +378,8 @@ extern "C" uint64_t periplus_paged_attention_workspace(const PagedAttention *a) 
 
 extern "C" cudaError_t periplus_paged_attention_merge(const PagedAttention *a, cudaStream_t stream) {
     const dim3 blocks((uint32_t)((Parts::rows(*a) + WARPS - 1) / WARPS));
-    return with_dtype(a->dtype, [&](auto number) {
-        return launch_early(merge_kernel<decltype(number)>, blocks, THREADS, 0, stream, *a);
+    return with_dtype(a->dtype, [&](auto zero) {
+        return launch_early(merge_kernel<decltype(zero)>, blocks, THREADS, 0, stream, *a);
     });
 }
 

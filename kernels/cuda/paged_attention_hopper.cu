@@ -1,14 +1,15 @@
-// Paged attention for compute capability 9.0: products by wgmma, tiles of keys and values by bulk tensor copies.
+// Paged attention for compute capability 9.0, with wgmma and bulk tensor copies (TMA).
 //
-// A block holds 128 queries of one head and streams the keys and values of that head past them. One warp of the first
-// warpgroup starts the copies; the two others own 64 queries each (FlashAttention-3, Shah et al. 2024, names this
-// warp specialisation). A consumer starts the scores of the next tile and the product of the last weights with their
-// values together, and works out weights while the tensor cores, shared by both, run.
+// A block has 128 queries of one head and loops over tiles of the keys and values of that head. The first warpgroup is
+// the producer: one of its threads starts the copies. The two others are consumers with 64 queries each (warp
+// specialisation as in FlashAttention-3, Shah et al. 2024). A consumer starts two products together, the scores of the
+// next tile and the output of the current one, and computes softmax weights while the tensor cores run.
 //
-// Reference instead of a running maximum. exp2(s - m) / sum exp2(s - m) is the same for every m that keeps the powers
-// within range, and float32 and bfloat16 reach 2^127. So m is the largest score of the *first* tile, and the loop over
-// the others has no maximum, no shuffle and no rescaling, which at head width 64 cost as much as the exponentials. A
-// block whose sums come out above 2^100, or not finite, does its work again with a running maximum: `exact`.
+// A fixed reference replaces the running maximum. exp2(s - m) / sum exp2(s - m) is the same for every m as long as the
+// powers stay in range, and float32 and bfloat16 reach 2^127. So m is the largest score of the *first* tile. The loop
+// over the other tiles has no maximum, shuffle or rescaling, which with head_dim 64 would cost as much as the
+// exponentials. If the sums of a block exceed 2^100 or are not finite, the block starts again with a running maximum
+// (`exact`).
 #include "early_launch.cuh"
 #include "hopper.cuh"
 #include "key_tiles.cuh"
@@ -16,21 +17,22 @@
 
 namespace {
 constexpr int DIM = 64;
-// Rows of a tile of keys. There are two, which take the same time a row: that is chosen of which the last tile of a page has
-// fewer to spare. Nine tiles of 112 make 1008, for the 1005 tokens of 518 x 378 pixels; eleven of 96 make 1056, for 1041.
+// Rows of a tile of keys. Both sizes take the same time per row; the one that wastes fewer rows per page is used. For
+// the 1005 tokens of 518 x 378 pixels, nine tiles of 112 have 1008 rows; for the 1041 tokens of 518 x 392, eleven of 96
+// have 1056.
 constexpr uint32_t TILES[2] = {112, 96};
 constexpr int CONSUMERS = 2, STAGES = 7;
 constexpr int THREADS = (CONSUMERS + 1) * WARPGROUP, QUERIES = CONSUMERS * 64;  // of a block
 template <int TILE> constexpr uint32_t TILE_BYTES = TILE * DIM * 2;
 
-// Every tile is a multiple of 1024 bytes, the period of the 128-byte swizzle.
+// The size of every tile is a multiple of 1024 bytes, the period of the 128-byte swizzle.
 template <typename T, int TILE> struct alignas(1024) Shared {
     T queries[QUERIES * DIM];
     T keys[STAGES][TILE * DIM];
     T values[STAGES][TILE * DIM];
     uint64_t query_full, key_full[STAGES], value_full[STAGES], key_free[STAGES], value_free[STAGES];
-    uint64_t decided;  // `again` is written: the consumers want the tiles once more, or not
-    bool again;
+    uint64_t decided;  // barrier: `again` is written
+    bool again;        // the consumers need all tiles once more
 };
 
 __device__ __forceinline__ void copy_queries(const CUtensorMap *map, void *to, uint64_t *full, int head, int query, int group) {
@@ -47,22 +49,22 @@ __device__ __forceinline__ void copy_tile(const CUtensorMap *map, void *to, uint
                  : "memory");
 }
 
-// scores[64, tile] (+)= queries[64, 16] keys[tile, 16]ᵀ, both in shared memory.
-#define WGMMA_SCORES(Number, type, tile, list, registers, a_at, b_at, add_at)                                            \
-    __device__ __forceinline__ void wgmma_scores(Number, float (&d)[tile / 2], uint64_t a, uint64_t b, int add) {        \
+// scores[64, tile] = or, with `add`, += queries[64, 16] keys[tile, 16]ᵀ, with both operands in shared memory.
+#define WGMMA_SCORES(Element, type, tile, list, registers, a_at, b_at, add_at)                                            \
+    __device__ __forceinline__ void wgmma_scores(Element, float (&d)[tile / 2], uint64_t a, uint64_t b, int add) {        \
         asm volatile("{ .reg .pred add; setp.ne.b32 add, " add_at ", 0;\n"                                               \
                      "wgmma.mma_async.sync.aligned.m64n" #tile "k16.f32." type "." type " {" list "}, " a_at ", " b_at   \
                      ", add, 1, 1, 0, 0; }"                                                                              \
                      : registers                                                                                         \
                      : "l"(a), "l"(b), "r"(add));                                                                        \
     }
-#define WGMMA_SCORES_OF(Number, type)                                                \
-    WGMMA_SCORES(Number, type, 96, LIST_96, REGISTERS_96, "%48", "%49", "%50")       \
-    WGMMA_SCORES(Number, type, 112, LIST_112, REGISTERS_112, "%56", "%57", "%58")
+#define WGMMA_SCORES_OF(Element, type)                                                \
+    WGMMA_SCORES(Element, type, 96, LIST_96, REGISTERS_96, "%48", "%49", "%50")       \
+    WGMMA_SCORES(Element, type, 112, LIST_112, REGISTERS_112, "%56", "%57", "%58")
 WGMMA_SCORES_OF(__nv_bfloat16, "bf16")
 WGMMA_SCORES_OF(__half, "f16")
 
-// output[64, 64] += weights[64, 16] values[16, 64], the weights in registers.
+// output[64, 64] += weights[64, 16] values[16, 64], with the weights in registers.
 #define WGMMA_OUTPUT(type)                                                                                               \
     asm volatile("{ .reg .pred add; setp.ne.b32 add, 1, 0;\n"                                                            \
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " "                                         \
@@ -76,7 +78,7 @@ __device__ __forceinline__ void wgmma_output(__half, float (&d)[DIM / 2], const 
     WGMMA_OUTPUT("f16");
 }
 
-// True for all consumers of the block when it is for one of them.
+// Whether `mine` is true for any consumer thread of the block.
 __device__ __forceinline__ bool any_consumer(bool mine) {
     uint32_t any;
     asm volatile("{ .reg .pred mine, any; setp.ne.u32 mine, %1, 0;\n"
@@ -88,31 +90,31 @@ __device__ __forceinline__ bool any_consumer(bool mine) {
 template <typename T, int TILE>
 __device__ __forceinline__ void produce(Shared<T, TILE> &shared, KeyTiles<TILE> tiles, const CUtensorMap *frame_map,
                                         const CUtensorMap *special_map, uint32_t head, Ring<STAGES> &ring) {
-    uint32_t page = ~0u, number = 0;
+    uint32_t page = ~0u, index = 0;
     for (; tiles.count; tiles.next()) {
         if (page != tiles.page) {
             page = tiles.page;
-            number = tiles.number();
+            index = tiles.index();
         }
         const CUtensorMap *map = tiles.in_frames() ? frame_map : special_map;
         const int stage = ring.stage;
         barrier_wait(&shared.key_free[stage], ring.phase ^ 1);
         barrier_expect(&shared.key_full[stage], TILE_BYTES<TILE>);
-        copy_tile(map, shared.keys[stage], &shared.key_full[stage], head, tiles.row, 0, number);
+        copy_tile(map, shared.keys[stage], &shared.key_full[stage], head, tiles.row, 0, index);
         barrier_wait(&shared.value_free[stage], ring.phase ^ 1);
         barrier_expect(&shared.value_full[stage], TILE_BYTES<TILE>);
-        copy_tile(map, shared.values[stage], &shared.value_full[stage], head, tiles.row, 1, number);
+        copy_tile(map, shared.values[stage], &shared.value_full[stage], head, tiles.row, 1, index);
         ring.advance();
     }
 }
 
-// What a consumer thread holds. An accumulator of wgmma gives it, of every eight columns, two neighbouring ones in each
-// of two rows, eight apart: element 4 j + 2 i + c is column 8 j + 2 (lane % 4) + c of row i. Packed in pairs, that is
-// the layout of the first operand of the next product.
+// The state of a consumer thread. Layout of a wgmma accumulator: element 4 j + 2 i + c of a thread is column 8 j + 2
+// (lane % 4) + c of the thread's row i; its two rows are eight apart. Packed in pairs, this is the layout of the first
+// operand of the next wgmma.
 template <typename T, int TILE> struct Consumer {
-    // float16 weights may grow to 2^15 only, so the reference lies above the first maximum. Not far: what is less than 2^-21 of
-    // that maximum is lost below the range, and with a reference 2^8 above it, rows in which many keys share a little were off by
-    // 7e-3.
+    // float16 weights can only grow to 2^15, so the reference is 2^4 above the first maximum. More headroom would lose
+    // precision: weights below 2^-21 of that maximum underflow, and with 2^8, rows whose weight is spread over many
+    // keys had errors of 7e-3.
     static constexpr float HEADROOM = __is_same(T, __half) ? 4.f : 0.f;
 
     Shared<T, TILE> &shared;
@@ -151,7 +153,7 @@ template <typename T, int TILE> struct Consumer {
         for (int i = 0; i < TILE / 16; i++) wgmma_output(T(), output, weights + 4 * i, values + 128 * i);
         wgmma_commit();
     }
-    // Takes out the columns before row 0 of a page.
+    // Masks the columns before row 0 of a page.
     __device__ __forceinline__ void mask(int row) {
         if (row >= 0) return;
         const int missing = -row - lane % 4 * 2;
@@ -161,7 +163,8 @@ template <typename T, int TILE> struct Consumer {
             for (int c = 0; c < 2; c++)
                 if (j * 8 + c < missing) scores[j * 4 + c] = scores[j * 4 + 2 + c] = -INFINITY;
     }
-    // Largest score of each row, rounded up in units of a power of two so that a change of reference is exact.
+    // The largest score of each row, rounded up to an integer exponent of 2, so that a change of the reference is
+    // exact.
     __device__ __forceinline__ void largest(float (&top)[2]) const {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -174,8 +177,8 @@ template <typename T, int TILE> struct Consumer {
             top[i] = ceilf(top[i] * scale_log2) + HEADROOM;
         }
     }
-    // The sum is of the weights as rounded for the product: the largest of them need not be 1, which would be exact, and
-    // so its rounding cancels in the quotient.
+    // Computes the softmax weights. Their sum is of the rounded weights that the wgmma uses, so rounding cancels in the
+    // quotient. (The largest weight need not be 1, so it may be rounded, too.)
     __device__ __forceinline__ void weigh(uint32_t (&weights)[TILE / 4]) {
         float part[2][2] = {{0.f, 0.f}, {0.f, 0.f}};
 #pragma unroll
@@ -195,13 +198,13 @@ template <typename T, int TILE> struct Consumer {
 #pragma unroll
         for (int i = 0; i < 2; i++) sum[i] += part[i][0] + part[i][1];
     }
-    // The common way. Two sets of weights: one is in use by the product that still runs. Of tile n
+    // The usual path. There are two sets of weights, because a running wgmma still reads one of them. By tile:
     //
     //     first call of step    starts scores 1, output 0    waits for scores 1            releases keys 1
     //     second                starts scores 2, output 1    waits for scores 2, output 0  releases keys 2, values 0
     //     third                 starts scores 3, output 2    waits for scores 3, output 1  releases keys 3, values 1
     //
-    // since products end in the order in which they were started, and all but the one started last are waited for.
+    // Products end in the order in which they were started, and step waits for all but the last one.
     __device__ __forceinline__ void fast(KeyTiles<TILE> tiles) {
         uint32_t even[TILE / 4], odd[TILE / 4];
         barrier_wait(&shared.key_full[ring.stage], ring.phase);
@@ -212,7 +215,7 @@ template <typename T, int TILE> struct Consumer {
         mask(tiles.row);
         largest(reference);
         weigh(even);
-        int before = -1;  // stage of the values whose product was started last
+        int before = -1;  // stage of the values of the output that was started last
         auto step = [&](uint32_t (&last)[TILE / 4], uint32_t (&next)[TILE / 4]) {
             const Ring<STAGES> now = ring;
             ring.advance();
@@ -250,7 +253,7 @@ template <typename T, int TILE> struct Consumer {
             finish(even);
         }
     }
-    // True where the powers of two left the range of their types.
+    // Whether powers of two left the range of their type.
     __device__ __forceinline__ bool overflowed() const {
         bool lost = !(sum[0] < 0x1p100f && sum[1] < 0x1p100f);
 #pragma unroll
@@ -322,7 +325,7 @@ attention_kernel(const __grid_constant__ CUtensorMap query_map, const __grid_con
     extern __shared__ __align__(1024) unsigned char raw[];
     Shared<T, TILE> &shared = *reinterpret_cast<Shared<T, TILE> *>(raw);
     const Share share(a, blockIdx.x);
-    // The last block of a head may have no queries for its last consumer, which then leaves the tensor cores to the others.
+    // The last block of a head may have no queries for its second consumer, which then does not use the tensor cores.
     const uint32_t busy = min((a.tokens - share.first_query + 63) / 64, (uint32_t)CONSUMERS);
 
     if (threadIdx.x == 0) {
@@ -331,7 +334,7 @@ attention_kernel(const __grid_constant__ CUtensorMap query_map, const __grid_con
         for (int stage = 0; stage < STAGES; stage++) {
             barrier_init(&shared.key_full[stage], 1);
             barrier_init(&shared.value_full[stage], 1);
-            barrier_init(&shared.key_free[stage], busy * 4);  // a warp each
+            barrier_init(&shared.key_free[stage], busy * 4);  // one arrival per warp
             barrier_init(&shared.value_free[stage], busy * 4);
         }
         barrier_init_done();
@@ -340,7 +343,7 @@ attention_kernel(const __grid_constant__ CUtensorMap query_map, const __grid_con
     wait_for_kernel_before();
     const KeyTiles<TILE> tiles(a, share);
 
-    // 384 threads start with 168 registers each; consumers need more, the producer next to none.
+    // 384 threads start with 168 registers each. Consumers need more, the producer needs few.
     if (threadIdx.x < WARPGROUP) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == 0) {
@@ -371,7 +374,8 @@ attention_kernel(const __grid_constant__ CUtensorMap query_map, const __grid_con
     }
 }
 
-// Tensor of 16-bit numbers in boxes of [1, .., rows, 1 head, 64]; strides in elements, from the heads on.
+// Tensor map of 16-bit elements in boxes of [1, .., rows, 1 head, 64]. Strides are in elements and start with the
+// heads.
 bool encode(CUtensorMap *map, DType dtype, const void *data, int rank, const cuuint64_t *dims, const int64_t *strides,
             uint32_t rows) {
     const cuuint32_t box[5] = {DIM, 1, rows, 1, 1};
@@ -393,7 +397,7 @@ template <typename T, int TILE> cudaError_t launch(const PagedAttention *a, cuda
     const cuuint64_t dims[4] = {DIM, a->heads, a->tokens, a->batch};
     const int64_t strides[3] = {DIM, a->query_stride, a->group_stride};
     if (!encode(&query_map, a->dtype, a->queries, 4, dims, strides, 64)) return cudaErrorInvalidValue;
-    // A list may do without one of the pools; its map is then never used.
+    // One of the pools may be empty; its map is then never used.
     const PagePool &frames = a->frames.pages ? a->frames : a->special;
     const PagePool &special = a->special.pages ? a->special : a->frames;
     if (!encode_pool(&frame_map, a, frames, TILE) || !encode_pool(&special_map, a, special, TILE)) return cudaErrorInvalidValue;
@@ -412,7 +416,7 @@ template <typename T> cudaError_t launch(const PagedAttention *a, cudaStream_t s
 } // namespace
 
 extern "C" void periplus_paged_attention_hopper_plan(PagedAttention *a, uint32_t multiprocessors) {
-    // A tile takes 0.8 us; a block's start and end about three of them, the merge's launch six.
+    // A tile takes 0.8 us. Start and end of a block cost about as much as three tiles, launching the merge as six.
     plan(a, QUERIES, tiles_of(a, tile_for(a)), multiprocessors, 3, 6);
 }
 

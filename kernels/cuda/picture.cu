@@ -1,4 +1,5 @@
-// What pictures [frames, height, width, channels] go through between convolutions, and their way in and out.
+// Picture kernels, on [frames, height, width, channels]: patches, resampling and the other operations around
+// convolutions.
 #include "early_launch.cuh"
 #include "elements.cuh"
 #include "operations.h"
@@ -14,13 +15,13 @@ __global__ void cut_patches(T *y, const uint8_t *x, const float *scale, const fl
         const uint32_t within = i % line, colour = within % 3;
         const uint64_t lines = i / line;
         const uint32_t down = lines % patch, column = lines / patch % columns;
-        const uint64_t row = lines / patch / columns; // frames and their rows of patches
+        const uint64_t row = lines / patch / columns; // index over frames and their rows of patches
         const uint8_t byte = x[((row * patch + down) * columns + column) * line + within];
         y[i] = from_float<T>(byte * scale[colour] - shift[colour]);
     }
 }
 
-// In units of 4 or 16 bytes.
+// Channels are in units of 4 or 16 bytes.
 template <typename Unit>
 __global__ void join(Unit *y, const Unit *a, const Unit *b, uint64_t count, uint32_t a_channels, uint32_t b_channels) {
     const uint32_t channels = a_channels + b_channels;
@@ -56,8 +57,8 @@ template <typename T> __global__ void relu_all(T *x, uint64_t eights) {
     }
 }
 
-// The two source positions of an output position, and the weight of the second. Whole numbers until the division, so
-// that corners and source pixels are met exactly.
+// The two source positions for an output position, and the weight of the second. Integers until the division, so
+// corners and source pixels are hit exactly.
 struct Taps {
     uint32_t low, high;
     float fraction;
@@ -69,7 +70,7 @@ struct Taps {
     }
 };
 
-// A block has one row of the output, and its threads (pixel, group of WIDTH channels) of it.
+// A block has one row of the output; a thread has WIDTH channels of a pixel.
 template <typename T, int WIDTH> __global__ void bilinear_rows(const Bilinear a) {
     const uint32_t groups = a.channels / WIDTH;
     const uint64_t rows = (uint64_t)a.frames * a.height, line = (uint64_t)a.x_width * a.channels;
@@ -114,12 +115,12 @@ __global__ void spread_depth(Unit *y, const Unit *x, uint64_t count, uint32_t wi
         const uint32_t unit = i % units;
         const uint64_t pixel = i / units;
         const uint32_t column = pixel % ((uint64_t)width * k);
-        const uint64_t row = pixel / ((uint64_t)width * k); // frames and their rows
+        const uint64_t row = pixel / ((uint64_t)width * k); // index over frames and their rows
         y[i] = x[(((row / k * width + column / k) * k + row % k) * k + column % k) * units + unit];
     }
 }
 
-// A block has one row of pixels, and its threads (pixel, group of WIDTH channels) of it.
+// A block has one row of pixels; a thread has WIDTH channels of a pixel.
 template <typename T, int WIDTH>
 __global__ void add_waves(T *x, const float *u, const float *v, uint64_t rows, uint32_t height, uint32_t width,
                           uint32_t channels) {
@@ -144,11 +145,11 @@ __global__ void add_waves(T *x, const float *u, const float *v, uint64_t rows, u
 }
 
 __device__ __forceinline__ float value_of(float raw, ValueActivation activation) {
-    // For small numbers the difference exp - 1 would lose digits.
+    // expm1f, because exp(x) - 1 loses digits for small x.
     return activation == VALUE_EXP ? expf(raw) : copysignf(expm1f(fabsf(raw)), raw);
 }
 
-// WIDTH channels are read at a time.
+// Reads WIDTH channels at a time.
 template <typename T, int WIDTH>
 __global__ void __launch_bounds__(THREADS) predict_pixel(float *y, const T *x, const float *weight, const float *bias,
                                                          uint64_t pixels, uint32_t channels, uint32_t outputs,
@@ -179,8 +180,8 @@ cudaError_t periplus_patches(void *y, DType dtype, const uint8_t *x, const float
                     uint32_t rows, uint32_t columns, uint32_t patch, cudaStream_t stream) {
     const uint64_t count = (uint64_t)frames * rows * columns * patch * patch * 3;
     if (count == 0) return cudaSuccess;
-    return with_dtype(dtype, [&](auto number) {
-        using T = decltype(number);
+    return with_dtype(dtype, [&](auto zero) {
+        using T = decltype(zero);
         cut_patches<<<blocks_for(count, THREADS), THREADS, 0, stream>>>((T *)y, x, scale, shift, count, rows, columns,
                                                                          patch);
         return cudaGetLastError();
@@ -210,8 +211,8 @@ cudaError_t periplus_modulate(float *y, const float *x, const float *normed, con
 cudaError_t periplus_relu(void *x, DType dtype, uint64_t rows, uint32_t channels, uint32_t first, cudaStream_t stream) {
     const uint64_t count = rows * channels;
     if (count == 0) return cudaSuccess;
-    return with_dtype(dtype, [&](auto number) {
-        using T = decltype(number);
+    return with_dtype(dtype, [&](auto zero) {
+        using T = decltype(zero);
         if (first == 0 && count % 8 == 0 && aligned(x))
             relu_all<<<blocks_for(count / 8, THREADS), THREADS, 0, stream>>>((T *)x, count / 8);
         else
@@ -224,12 +225,12 @@ cudaError_t periplus_bilinear(const Bilinear *a, cudaStream_t stream) {
     const uint64_t rows = (uint64_t)a->frames * a->height;
     if (rows == 0 || a->width == 0 || a->channels == 0) return cudaSuccess;
     if (a->x_height == 0 || a->x_width == 0) return cudaErrorInvalidValue;
-    // Positions and a row's elements are counted in 32 bits, with room for a stride past the end.
+    // Kernels count positions and the elements of a row in 32 bits, with room for a grid stride past the end.
     const auto fits = [](uint64_t x, uint64_t y) { return x * y < 1u << 31; };
     if (!fits(a->width, a->x_width) || !fits(a->height, a->x_height) || !fits(a->width, a->channels))
         return cudaErrorInvalidValue;
-    return with_dtype(a->dtype, [&](auto number) {
-        using T = decltype(number);
+    return with_dtype(a->dtype, [&](auto zero) {
+        using T = decltype(zero);
         const bool eights = a->channels % 8 == 0 && aligned(a->x) && aligned(a->y);
         const uint64_t across = (uint64_t)a->width * (eights ? a->channels / 8 : a->channels);
         const dim3 blocks(blocks_for(across, THREADS), rows < 65535 ? (unsigned)rows : 65535);
@@ -260,8 +261,8 @@ cudaError_t periplus_add_plane(void *x, DType dtype, const float *u, const float
     const uint64_t rows = (uint64_t)frames * height, across = (uint64_t)width * channels;
     if (channels % 2 != 0 || across >= 1u << 31) return cudaErrorInvalidValue;
     if (rows * across == 0) return cudaSuccess;
-    return with_dtype(dtype, [&](auto number) {
-        using T = decltype(number);
+    return with_dtype(dtype, [&](auto zero) {
+        using T = decltype(zero);
         const bool eights = channels % 16 == 0 && aligned(x) && aligned(u) && aligned(v);
         const dim3 blocks(blocks_for(eights ? across / 8 : across, THREADS), rows < 65535 ? (unsigned)rows : 65535);
         const auto kernel = eights ? add_waves<T, 8> : add_waves<T, 1>;
@@ -276,8 +277,8 @@ cudaError_t periplus_predict_pixels(float *y, const void *x, DType dtype, const 
     if (outputs == 0) return cudaErrorInvalidValue;
     const cudaError_t cleared = cudaMemsetAsync(y + pixels * outputs, 0, sizeof(float), stream);
     if (cleared != cudaSuccess || pixels == 0) return cleared;
-    return with_dtype(dtype, [&](auto number) {
-        using T = decltype(number);
+    return with_dtype(dtype, [&](auto zero) {
+        using T = decltype(zero);
         const bool eights = channels % 8 == 0 && aligned(x);
         const auto kernel = eights ? predict_pixel<T, 8> : predict_pixel<T, 1>;
         kernel<<<blocks_for(pixels, THREADS), THREADS, 0, stream>>>(y, (const T *)x, weight, bias, pixels, channels,

@@ -1,22 +1,22 @@
-// LayerNorm and rotation of queries and keys, which on the way move keys and values to their page.
+// LayerNorm and RoPE of queries and keys. If asked, the same kernel writes keys and values to their page.
 #include "early_launch.cuh"
 #include "elements.cuh"
 #include "operations.h"
 
 namespace {
 constexpr int LANES = 32, WARPS = 4;
-// The widest head; a warp keeps one in shared memory.
+// The largest head_dim; a warp keeps one head in shared memory.
 constexpr uint32_t MOST_CHANNELS = 256;
 
-// Sum over GROUP neighbouring lanes.
+// Sum over GROUP adjacent lanes.
 template <int GROUP> __device__ __forceinline__ float group_sum(float x) {
 #pragma unroll
     for (int other = GROUP / 2; other; other /= 2) x += __shfl_xor_sync(~0u, x, other);
     return x;
 }
 
-// Heads of DIM channels: a lane has eight neighbouring ones, DIM / 8 lanes a head, so that a warp has several heads of
-// the queries, keys or values of one token, and moves 16 bytes a lane.
+// For heads of DIM channels: a lane has eight adjacent channels and loads 16 bytes at a time, DIM / 8 lanes have one
+// head, and a warp has several heads.
 template <typename T, int DIM>
 __global__ void __launch_bounds__(WARPS *LANES) norm_rotate_eights(const NormRotate a) {
     wait_for_kernel_before();
@@ -24,12 +24,12 @@ __global__ void __launch_bounds__(WARPS *LANES) norm_rotate_eights(const NormRot
     const uint32_t lane = threadIdx.x % GROUP, parts = a.keys ? 3 : 2;
     const uint32_t all = a.tokens * parts * a.heads, heads_at_once = all_threads() / GROUP;
     const uint64_t width = (uint64_t)a.heads * DIM;
-    // Lanes beyond the end take part in the sums, of nothing.
+    // Lanes past the end take part in the warp shuffles with zeros.
     for (uint32_t i = first_thread() / GROUP; i / (LANES / GROUP) * (LANES / GROUP) < all; i += heads_at_once) {
         const bool there = i < all;
-        const uint32_t number = i % a.heads, which = i / a.heads % parts, token = there ? i / a.heads / parts : 0;
-        T *from = (T *)a.qkv + ((uint64_t)token * 3 + which) * width + number * DIM + lane * 8;
-        T *keys = (T *)a.keys + token * width + number * DIM + lane * 8;
+        const uint32_t head = i % a.heads, which = i / a.heads % parts, token = there ? i / a.heads / parts : 0;
+        T *from = (T *)a.qkv + ((uint64_t)token * 3 + which) * width + head * DIM + lane * 8;
+        T *keys = (T *)a.keys + token * width + head * DIM + lane * 8;
         Eight<T> eight = there ? Eight<T>::load(from) : Eight<T>{};
         if (which == 2 && there) eight.store(keys + a.value_offset);
 
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(WARPS *LANES) norm_rotate_eights(const NormRot
                 x[2 * j + 1] = second * cosine + first * sine;
             }
         } else {
-            // A quarter of the head is GROUP / 4 lanes, and its partner the quarter beside it in the same half.
+            // A quarter of the head is GROUP / 4 lanes; its partner is the other quarter of the same half.
             constexpr int QUARTER = GROUP / 4;
             const bool second = lane / QUARTER % 2;
             const uint32_t pair = (lane / (2 * QUARTER) * QUARTER + lane % QUARTER) * 8;
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(WARPS *LANES) norm_rotate_eights(const NormRot
     }
 }
 
-// Heads of any width: a warp has one head of the queries, keys or values of one token.
+// For heads of any width: a warp has one head of the queries, keys or values of one token.
 template <typename T> __global__ void __launch_bounds__(WARPS *LANES) norm_rotate_heads(const NormRotate a) {
     wait_for_kernel_before();
     __shared__ float heads[WARPS][MOST_CHANNELS];
@@ -87,9 +87,9 @@ template <typename T> __global__ void __launch_bounds__(WARPS *LANES) norm_rotat
     const uint32_t parts = a.keys ? 3 : 2;
     const uint32_t all = a.tokens * parts * a.heads, warps = all_threads() / LANES;
     for (uint32_t i = first_thread() / LANES; i < all; i += warps) {
-        const uint32_t which = i / a.heads % parts, number = i % a.heads, token = i / a.heads / parts;
-        T *from = (T *)a.qkv + ((uint64_t)token * 3 + which) * width + (uint64_t)number * dim;
-        T *keys = (T *)a.keys + token * width + (uint64_t)number * dim;
+        const uint32_t which = i / a.heads % parts, index = i % a.heads, token = i / a.heads / parts;
+        T *from = (T *)a.qkv + ((uint64_t)token * 3 + which) * width + (uint64_t)index * dim;
+        T *keys = (T *)a.keys + token * width + (uint64_t)index * dim;
         if (which == 2) {
             for (uint32_t c = lane; c < dim; c += LANES) keys[a.value_offset + c] = from[c];
             continue;
@@ -131,15 +131,15 @@ cudaError_t periplus_norm_rotate(const NormRotate *a, cudaStream_t stream) {
         return cudaErrorInvalidValue;
     const uint64_t heads = (uint64_t)a->tokens * (a->keys ? 3 : 2) * a->heads;
     if (heads == 0 || a->head_dim == 0) return cudaSuccess;
-    // Heads are counted in 32 bits, which a stride past the end must not overflow.
+    // Kernels count heads in 32 bits, and a grid stride past the end must not overflow.
     if (a->period == 0 || a->tokens % a->period != 0 || heads >= 1u << 31) return cudaErrorInvalidValue;
     bool eights = aligned(a->qkv) && aligned(a->keys) && aligned(a->cosines) && aligned(a->sines);
     for (const float *norm : a->norms) eights &= aligned(norm);
-    // Both types have rows of whole 16 bytes at these widths.
+    // With these widths, rows of all dtypes are multiples of 16 bytes.
     const uint32_t group = eights && (a->head_dim == 64 || a->head_dim == 128) ? a->head_dim / 8 : LANES;
     const unsigned blocks = blocks_for(heads * group, WARPS * LANES);
-    return with_dtype(a->dtype, [&](auto number) {
-        using T = decltype(number);
+    return with_dtype(a->dtype, [&](auto zero) {
+        using T = decltype(zero);
         const auto kernel = group == 8    ? norm_rotate_eights<T, 64>
                             : group == 16 ? norm_rotate_eights<T, 128>
                                           : norm_rotate_heads<T>;

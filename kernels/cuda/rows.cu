@@ -1,4 +1,4 @@
-// Rows on their way to pages.
+// Copies of key and value rows to pages.
 #include "early_launch.cuh"
 #include "elements.cuh"
 #include "operations.h"
@@ -6,7 +6,7 @@
 namespace {
 constexpr int THREADS = 256;
 
-// Everything in units.
+// `width` and `value_offset` are in units.
 template <typename Unit>
 __global__ void append_units(Unit *keys, int64_t value_offset, const Unit *qkv, uint64_t count, uint32_t width) {
     wait_for_kernel_before();

@@ -1,4 +1,4 @@
-//! Operations that read operands of another CUDA stream, as all videos read the weights.
+//! Operations that read operands of another CUDA stream, as all videos do with weights.
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
@@ -21,14 +21,14 @@ use periplus_kernels::tokens::{concat, join_channels};
 /// An operation and the shapes of its operands that may belong to another CUDA stream.
 type Shared<'a> = (&'a str, Vec<Vec<usize>>, Box<dyn Fn(&[Tensor]) -> Tensor + 'a>);
 
-/// Calls `run` with norms and angles made of six tensors.
-fn turn(t: &[Tensor], run: impl Fn(&HeadNorms<'_>, &Rotary)) {
+/// Calls `run` with norms and RoPE angles made of six tensors.
+fn rotate(t: &[Tensor], run: impl Fn(&HeadNorms<'_>, &Rotary)) {
     let rotary = Rotary { cos: t[4].clone(), sin: t[5].clone(), times: None, pairing: Pairing::SplitHalves };
     run(&HeadNorms { queries: (&t[0], &t[1]), keys: (&t[2], &t[3]), eps: 1e-5 }, &rotary);
 }
 
-/// That operations give the same results when their operands belong to another CUDA stream, and are dropped, and their memory is
-/// reused, before the operation has run.
+/// Checks that operations give the same results when their operands belong to another CUDA stream, and are dropped and
+/// their memory reused before the operation has run.
 fn check_not_freed(gpu: &Device, mut random: Random, operations: &[Shared<'_>]) {
     let owner = &cuda_stream(gpu).unwrap();
     // Keeps the stream busy for some milliseconds, so that the operation runs after the drop.
@@ -47,7 +47,7 @@ fn check_not_freed(gpu: &Device, mut random: Random, operations: &[Shared<'_>]) 
             }
             let result = run(&operands);
             drop(operands);
-            // Takes up the memory just freed, if it is, in the order of its own stream.
+            // Reuses the memory, if it was freed, in the order of its own stream.
             let reused: Vec<_> = [1, 2]
                 .iter()
                 .flat_map(|_| &stored)
@@ -147,7 +147,7 @@ fn operands_of_attention_are_not_freed_while_they_are_read() {
             norms_and_angles(),
             Box::new(|t| {
                 let y = qkv.copy().unwrap();
-                turn(t, |norms, rotary| norm_rotate(&y, norms, rotary).unwrap());
+                rotate(t, |norms, rotary| norm_rotate(&y, norms, rotary).unwrap());
                 y
             }),
         ),
@@ -157,7 +157,7 @@ fn operands_of_attention_are_not_freed_while_they_are_read() {
             Box::new(|t| {
                 let pool = Tensor::zeros((1, 2, rows, 4, 64), DType::F32, &gpu).unwrap();
                 let y = qkv.copy().unwrap();
-                turn(t, |norms, rotary| norm_rotate_append(&y, norms, rotary, &pool, 0).unwrap());
+                rotate(t, |norms, rotary| norm_rotate_append(&y, norms, rotary, &pool, 0).unwrap());
                 pool
             }),
         ),
@@ -187,7 +187,7 @@ fn operands_of_other_cuda_streams_are_freed_after_synchronize() {
     assert!(freed > 4.0, "{freed} GiB freed");
 }
 
-/// Operands are let go without any call of [`synchronize`], too.
+/// Operands are also released without a call of [`synchronize`].
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn held_operands_do_not_pile_up() {
@@ -197,7 +197,7 @@ fn held_operands_do_not_pile_up() {
     let mut most = 0;
     let before = memory_used(&owner).unwrap().unwrap();
     for _ in 0..16 << 10 {
-        // 4 MiB: 64 GiB in all, 4 GiB of them in a batch.
+        // 4 MiB each: 64 GiB in all, 4 GiB per batch.
         let weight = Tensor::zeros((2048, 1024), DType::BF16, &owner).unwrap();
         linear(&x, &weight, None, Activation::Identity).unwrap();
         most = most.max(memory_used(&owner).unwrap().unwrap());

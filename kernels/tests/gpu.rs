@@ -1,6 +1,7 @@
-//! Every operation on a GPU against the same one on the CPU in float32, which other tests compare with float64. The kernels of
-//! gemm and attention have checks against float64 of their own (`cuda/tests`). Inputs are random, and freed memory, which the
-//! next output reuses, is full of NaN.
+//! Every operation on a GPU against the same operation on the CPU in float32, which other tests compare with float64.
+//!
+//! The gemm and attention kernels have their own checks against float64 in `cuda/tests`. Inputs are random. Freed
+//! memory, which the next output reuses, is filled with NaN.
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
@@ -25,7 +26,7 @@ use periplus_kernels::tokens::{concat, join_channels};
 const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 const ACTIVATIONS: [Activation; 4] = [Activation::Identity, Activation::Gelu, Activation::Relu, Activation::Silu];
 
-/// A GPU, and random operands on both sides.
+/// A GPU, and random operands on both devices.
 struct Bench {
     gpu: Device,
     random: Random,
@@ -47,7 +48,7 @@ impl Bench {
         self.pair(dims, DType::F32)
     }
 
-    /// Leaves memory behind that is full of NaN.
+    /// Frees memory that is filled with NaN.
     fn poison(&self, count: usize) {
         for count in [count, 2 * count, 4 * count] {
             drop(Tensor::from_vec(vec![f32::NAN; count.max(1)], count.max(1), &self.gpu).unwrap());
@@ -55,12 +56,12 @@ impl Bench {
     }
 
     fn count(&mut self, most: usize) -> usize {
-        (f64::midpoint(self.random.number(), 1.0) * most as f64) as usize + 1
+        (f64::midpoint(self.random.value(), 1.0) * most as f64) as usize + 1
     }
 }
 
-/// How far results of this type may be from those in float32.
-fn bar(dtype: DType) -> f64 {
+/// The largest allowed distance of results in `dtype` from results in float32.
+fn bound(dtype: DType) -> f64 {
     match dtype {
         DType::F16 => 5e-4,
         DType::BF16 => 4e-3,
@@ -69,10 +70,10 @@ fn bar(dtype: DType) -> f64 {
 }
 
 #[track_caller]
-fn assert_same(on_gpu: &Tensor, on_cpu: &Tensor, bar: f64) {
+fn assert_same(on_gpu: &Tensor, on_cpu: &Tensor, bound: f64) {
     assert_eq!(on_gpu.dims(), on_cpu.dims());
     let on_gpu = on_gpu.to_device(&Device::Cpu).unwrap();
-    assert_close(&on_gpu, &wide(on_cpu), bar);
+    assert_close(&on_gpu, &wide(on_cpu), bound);
 }
 
 #[test]
@@ -82,7 +83,7 @@ fn linear_layers() {
     for dtype in DTYPES {
         for case in 0..24 {
             let (rows, inputs, outputs) = (bench.count(200), bench.count(300), bench.count(300));
-            // Shapes of the network: whole tiles, and rows that few warps take.
+            // Shapes of the network: whole tiles, and few rows.
             let (inputs, outputs) = if case % 2 == 0 { (inputs * 8, outputs * 16) } else { (inputs, outputs) };
             let rows = if case % 3 == 0 { rows % 8 + 1 } else { rows };
             let ((x, cpu_x), (w, cpu_w)) = (bench.pair(&[rows, inputs], dtype), bench.pair(&[outputs, inputs], dtype));
@@ -91,12 +92,12 @@ fn linear_layers() {
             let activation = ACTIVATIONS[case % 4];
             let y = linear(&x, &w, b, activation).unwrap();
             assert_eq!(y.dtype(), dtype);
-            assert_same(&y, &linear(&cpu_x, &cpu_w, cpu_b, activation).unwrap(), bar(dtype));
+            assert_same(&y, &linear(&cpu_x, &cpu_w, cpu_b, activation).unwrap(), bound(dtype));
 
             let (sum, cpu_sum) = bench.float(&[rows, outputs]);
             linear_add(&sum, &x, &w, b).unwrap();
             linear_add(&cpu_sum, &cpu_x, &cpu_w, cpu_b).unwrap();
-            assert_same(&sum, &cpu_sum, bar(DType::F32));
+            assert_same(&sum, &cpu_sum, bound(DType::F32));
         }
     }
     let ((x, _), (w, _)) = (bench.pair(&[4, 8], DType::BF16), bench.pair(&[8, 8], DType::F16));
@@ -121,12 +122,12 @@ fn convolutions() {
             let (b, cpu_b) = bench.float(&[outputs]);
             let y = conv2d(&x, &w, Some(&b), stride, padding, Activation::Relu).unwrap();
             let cpu_y = conv2d(&cpu_x, &cpu_w, Some(&cpu_b), stride, padding, Activation::Relu).unwrap();
-            assert_same(&y, &cpu_y, bar(dtype));
+            assert_same(&y, &cpu_y, bound(dtype));
             if stride == 1 {
                 let (sum, cpu_sum) = bench.pair(y.dims(), dtype);
                 conv2d_add(&sum, &x, &w, None, padding).unwrap();
                 conv2d_add(&cpu_sum, &cpu_x, &cpu_w, None, padding).unwrap();
-                assert_same(&sum, &cpu_sum, bar(dtype));
+                assert_same(&sum, &cpu_sum, bound(dtype));
             }
         }
     }
@@ -142,7 +143,7 @@ fn norms() {
             let ((w, cpu_w), (b, cpu_b)) = (bench.float(&[channels]), bench.float(&[channels]));
             let y = layer_norm(&x, &w, &b, 1e-5, dtype).unwrap();
             assert_eq!(y.dtype(), dtype);
-            assert_same(&y, &layer_norm(&cpu_x, &cpu_w, &cpu_b, 1e-5, DType::F32).unwrap(), bar(dtype));
+            assert_same(&y, &layer_norm(&cpu_x, &cpu_w, &cpu_b, 1e-5, DType::F32).unwrap(), bound(dtype));
         }
     }
 }
@@ -177,10 +178,10 @@ fn rotation_of_queries_and_keys() {
                 norm_rotate(&qkv, &n, &rotary).unwrap();
                 norm_rotate_append(&moved, &n, &rotary, &pool, 1).unwrap();
                 norm_rotate_append(&cpu_qkv, &c, &cpu_rotary, &cpu_pool, 1).unwrap();
-                assert_same(&qkv, &cpu_qkv, bar(dtype));
-                assert_same(&moved.narrow(1, 0, 1).unwrap(), &cpu_qkv.narrow(1, 0, 1).unwrap(), bar(dtype));
-                // All pages, so that rows beside those written are seen to be as they were.
-                assert_same(&pool, &cpu_pool, bar(dtype));
+                assert_same(&qkv, &cpu_qkv, bound(dtype));
+                assert_same(&moved.narrow(1, 0, 1).unwrap(), &cpu_qkv.narrow(1, 0, 1).unwrap(), bound(dtype));
+                // All pages, so that the test sees changes to other rows.
+                assert_same(&pool, &cpu_pool, bound(dtype));
             }
         }
     }
@@ -194,7 +195,7 @@ fn attention_within_frames_and_over_pages() {
         for (frames, tokens, heads) in [(1, 1, 1), (2, 65, 3), (1, 1005, 2), (3, 130, 16)] {
             let (qkv, cpu_qkv) = bench.pair(&[frames, tokens, 3, heads, 64], dtype);
             let y = self_attention(&qkv).unwrap();
-            assert_same(&y, &self_attention(&cpu_qkv).unwrap(), bar(dtype));
+            assert_same(&y, &self_attention(&cpu_qkv).unwrap(), bound(dtype));
         }
         let tables =
             [(vec![0, 1, 2], vec![], 9), (vec![2, 0], vec![1, 0], 37), (vec![], vec![1], 1), (vec![3], vec![0, 2], 20)];
@@ -208,7 +209,7 @@ fn attention_within_frames_and_over_pages() {
                 }
                 let y = paged_attention(&qkv, Pools { frames: &pool.0, special: &other.0 }, &table).unwrap();
                 let cpu_pools = Pools { frames: &pool.1, special: &other.1 };
-                assert_same(&y, &paged_attention(&cpu_qkv, cpu_pools, &table).unwrap(), bar(dtype));
+                assert_same(&y, &paged_attention(&cpu_qkv, cpu_pools, &table).unwrap(), bound(dtype));
             }
         }
     }
@@ -244,24 +245,24 @@ fn rows_of_pages() {
 #[ignore = "needs an NVIDIA GPU"]
 fn pictures() {
     let mut bench = Bench::new(7);
-    let bytes: Vec<u8> = (0..2 * 28 * 42 * 3).map(|_| (bench.random.number() * 127.0 + 128.0) as u8).collect();
+    let bytes: Vec<u8> = (0..2 * 28 * 42 * 3).map(|_| (bench.random.value() * 127.0 + 128.0) as u8).collect();
     let cpu_pixels = Tensor::from_vec(bytes, (2, 28, 42, 3), &Device::Cpu).unwrap();
     let pixels = cpu_pixels.to_device(&bench.gpu).unwrap();
     let ((scale, cpu_scale), (shift, cpu_shift)) = (bench.float(&[3]), bench.float(&[3]));
     let expected = patches(&cpu_pixels, &cpu_scale, &cpu_shift, 14, DType::F32).unwrap();
     for dtype in DTYPES {
-        assert_same(&patches(&pixels, &scale, &shift, 14, dtype).unwrap(), &expected, bar(dtype));
+        assert_same(&patches(&pixels, &scale, &shift, 14, dtype).unwrap(), &expected, bound(dtype));
         for (dims, height, width) in
             [([1, 19, 14, 256], 37, 27), ([2, 5, 7, 3], 11, 7), ([1, 1, 1, 8], 3, 4), ([1, 6, 5, 16], 1, 1)]
         {
             let (x, cpu_x) = bench.pair(&dims, dtype);
             let y = bilinear(&x, height, width).unwrap();
             let cpu_y = bilinear(&cpu_x, height, width).unwrap();
-            assert_same(&y, &cpu_y, bar(dtype));
+            assert_same(&y, &cpu_y, bound(dtype));
             let (sum, cpu_sum) = bench.pair(&[dims[0], height, width, dims[3]], dtype);
             bilinear_add(&sum, &x).unwrap();
             bilinear_add(&cpu_sum, &cpu_x).unwrap();
-            assert_same(&sum, &cpu_sum, bar(dtype));
+            assert_same(&sum, &cpu_sum, bound(dtype));
         }
         for (dims, k) in [([1, 5, 7, 64], 2), ([2, 3, 4, 48], 4), ([1, 2, 3, 9], 3)] {
             let (x, cpu_x) = bench.pair(&dims, dtype);
@@ -271,7 +272,7 @@ fn pictures() {
         let ((u, cpu_u), (v, cpu_v)) = (bench.float(&[11, 12]), bench.float(&[9, 12]));
         add_plane(&x, &u, &v).unwrap();
         add_plane(&cpu_x, &cpu_u, &cpu_v).unwrap();
-        assert_same(&x, &cpu_x, bar(dtype));
+        assert_same(&x, &cpu_x, bound(dtype));
         for first in [0, 7, 99] {
             let (x, cpu_x) = bench.pair(&[13, 24], dtype);
             relu_in_place(&x, first).unwrap();
@@ -284,8 +285,8 @@ fn pictures() {
                 let ((w, cpu_w), (b, cpu_b)) = (bench.float(&[outputs, channels]), bench.float(&[outputs]));
                 let found = predict(&x, &w, &b, activation).unwrap();
                 let expected = predict(&cpu_x, &cpu_w, &cpu_b, activation).unwrap();
-                assert_same(&found.values, &expected.values, bar(DType::F32));
-                assert_same(&found.confidence, &expected.confidence, bar(DType::F32));
+                assert_same(&found.values, &expected.values, bound(DType::F32));
+                assert_same(&found.confidence, &expected.confidence, bound(DType::F32));
                 assert_eq!(found.not_finite.to_vec1::<f32>().unwrap(), [0.0]);
                 // A bias that makes every confidence infinite.
                 let large = Tensor::from_vec(vec![200_f32; outputs], outputs, &Device::Cpu).unwrap();
@@ -320,7 +321,7 @@ fn tokens_side_by_side_and_modulated() {
     assert_same(&join_channels(&a, &b).unwrap(), &join_channels(&cpu_a, &cpu_b).unwrap(), 1e-30);
     let ((x, cpu_x), (n, cpu_n)) = (bench.float(&[3, 40]), bench.float(&[3, 40]));
     let (m, cpu_m) = bench.float(&[3, 120]);
-    assert_same(&modulate(&x, &n, &m).unwrap(), &modulate(&cpu_x, &cpu_n, &cpu_m).unwrap(), bar(DType::F32));
+    assert_same(&modulate(&x, &n, &m).unwrap(), &modulate(&cpu_x, &cpu_n, &cpu_m).unwrap(), bound(DType::F32));
 }
 
 /// Operands that are read may belong to another CUDA stream, those that are written may not.
@@ -349,19 +350,19 @@ fn nothing_is_written_in_another_cuda_stream() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn layers_without_inputs_answer_their_bias() {
+fn layers_without_inputs_give_their_bias() {
     let mut bench = Bench::new(11);
     for dtype in DTYPES {
         for rows in [1, 4, 70] {
             let ((x, cpu_x), (w, cpu_w)) = (bench.pair(&[rows, 0], dtype), bench.pair(&[24, 0], dtype));
             let (b, cpu_b) = bench.float(&[24]);
             let y = linear(&x, &w, Some(&b), Activation::Gelu).unwrap();
-            assert_same(&y, &linear(&cpu_x, &cpu_w, Some(&cpu_b), Activation::Gelu).unwrap(), bar(dtype));
+            assert_same(&y, &linear(&cpu_x, &cpu_w, Some(&cpu_b), Activation::Gelu).unwrap(), bound(dtype));
         }
     }
 }
 
-/// CUDA streams that nothing uses any more are given to the next caller, others are not.
+/// A CUDA stream that nothing uses any more is given to the next caller. Streams in use are not.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn cuda_streams_are_reused() {
@@ -380,22 +381,25 @@ fn cuda_streams_are_reused() {
     };
     assert_eq!(distinct(&taken), 8);
     assert!(!taken.contains(&held), "a tensor uses it");
-    // One after the other; tests beside this one take some, too.
+    // One after the other. Tests that run at the same time open streams, too.
     let again: Vec<_> = (0..64).map(|_| name(&take())).collect();
     assert!(distinct(&again) <= 32 && taken.iter().any(|name| again.contains(name)), "{again:?}");
     drop(tensor);
 }
 
-/// What reads numbers that are just being made, and what it makes of them; the pool of pages is for those that write to one.
+/// An operation that reads a tensor which another kernel is writing, and returns its result. The pool is for operations
+/// that write to pages.
 type Reader<'a> = (&'a str, DType, Box<dyn Fn(&Tensor, &Tensor) -> Tensor + 'a>);
 
-/// Kernels may start before the one in front of them has ended (`early_launch.cuh`), and must then wait for what they read.
+/// Kernels may start before the previous kernel has ended (`early_launch.cuh`), and must wait before they read its
+/// results.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn kernels_wait_for_what_they_read() {
     let mut bench = Bench::new(13);
     let gpu = bench.gpu.clone();
-    // A product of few blocks that each take a millisecond, so that there is room beside them, and time.
+    // A gemm of few blocks that take a millisecond each, so the next kernel has free multiprocessors and time to start
+    // early.
     let (rows, outputs, inputs) = (192, 256, 1 << 18);
     let [x, w] = [rows, outputs].map(|size| {
         let some = bench.random.tensor(&[size, 1 << 10], DType::BF16).to_device(&gpu).unwrap();
@@ -408,7 +412,8 @@ fn kernels_wait_for_what_they_read() {
     let rotary = Rotary { cos, sin, times: None, pairing: Pairing::SplitHalves };
     let norms = HeadNorms { queries: (&head, &head), keys: (&head, &head), eps: 1e-5 };
     let rows_of = |x: &Tensor, first: usize| x.narrow(0, first, 4).unwrap();
-    // The same numbers as 64 tokens of 4 heads, and as 6 pages of keys and values, which few queries share among many blocks.
+    // The same values as 64 tokens of 4 heads, and as 6 pages of keys and values; for few queries, many blocks share
+    // the keys.
     let tokens = |x: &Tensor| x.reshape((64, 3, 4, 64)).unwrap();
     let whole = |x: &Tensor, _: &Tensor| self_attention(&x.reshape((1, 64, 3, 4, 64)).unwrap()).unwrap();
     let split = |x: &Tensor, _: &Tensor| {
@@ -455,7 +460,7 @@ fn kernels_wait_for_what_they_read() {
     let mut early = Vec::new();
     for (name, dtype, read) in &readers {
         let run = |wait: bool| {
-            // What is made is added to zeros, which is what would be read too early.
+            // The gemm adds to zeros, so a kernel that reads too early reads zeros.
             let y = Tensor::zeros((rows, outputs), *dtype, &gpu).unwrap();
             let pool = Tensor::zeros((1, 2, 64, 4, 64), *dtype, &gpu).unwrap();
             gpu.synchronize().unwrap();

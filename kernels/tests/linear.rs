@@ -1,4 +1,4 @@
-//! Linear layers against float64.
+//! Linear layers on the CPU against float64.
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
@@ -7,7 +7,7 @@ use candle_core::{DType, Tensor};
 use common::{DTYPES, Random, assert_close, assert_error, wide};
 use periplus_kernels::linear::{Activation, linear, linear_add};
 
-/// Sum over the Taylor series of erf, good to 1e-9 for |x| < 4.
+/// erf by its Taylor series, with an error below 1e-9 for |x| < 4.
 fn erf(x: f64) -> f64 {
     if x.abs() > 4.0 {
         return x.signum();
@@ -73,7 +73,7 @@ fn agrees_with_float64() {
     }
 }
 
-/// A residual is large beside the terms that are added to it: it must be rounded a few times, not once a term.
+/// A residual is large beside the terms that are added to it, so it must be rounded a few times, not once per term.
 #[test]
 fn a_large_residual_is_rounded_few_times() {
     let mut random = Random::new(9);
@@ -105,7 +105,7 @@ fn keeps_leading_dimensions_and_views_with_an_offset() {
     let w = random.f32(&[7, 20]);
     let y = linear(&x, &w, None, Activation::Identity).unwrap();
     assert_eq!(y.dims(), [3, 3, 2, 7]);
-    assert_close(&y, &reference(&x, &w, None), 1e-6);
+    assert_close(&y, &reference(&x, &w, None), 4e-7);
 }
 
 #[test]
@@ -115,14 +115,14 @@ fn nothing_in_nothing_out() {
     let none = random.f32(&[0, 20]);
     assert_eq!(linear(&none, &w, Some(&b), Activation::Gelu).unwrap().dims(), [0, 7]);
     let y = linear(&random.f32(&[2, 0]), &random.f32(&[7, 0]), Some(&b), Activation::Identity).unwrap();
-    assert_close(&y, &[wide(&b), wide(&b)].concat(), 1e-12);
+    assert_close(&y, &[wide(&b), wide(&b)].concat(), 1e-30);
 }
 
 #[test]
 fn a_nan_stays_visible() {
     let x = Tensor::new(&[[f32::NAN, 1.0]], &candle_core::Device::Cpu).unwrap();
     let w = Random::new(4).f32(&[33, 2]);
-    // One row, and more than the product of few rows takes.
+    // One row for gemv, and more rows than gemv takes.
     for x in [x.clone(), x.repeat((20, 1)).unwrap()] {
         for activation in [Activation::Identity, Activation::Gelu, Activation::Relu] {
             assert!(wide(&linear(&x, &w, None, activation).unwrap()).iter().all(|y| y.is_nan()));

@@ -1,4 +1,4 @@
-//! Convolutions, resampling and rearrangements against float64.
+//! Convolutions and other picture operations on the CPU against float64.
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
@@ -59,14 +59,14 @@ fn convolutions_agree_with_float64() {
             let (shape, expected) = reference(&x, &weight, b.as_ref(), stride, padding);
             let y = conv2d(&x, &weight, b.as_ref(), stride, padding, Activation::Identity).unwrap();
             assert_eq!(y.dims(), shape);
-            assert_close(&y, &expected, 1e-6);
+            assert_close(&y, &expected, 7e-7);
             let relu: Vec<f64> = expected.iter().map(|y| y.max(0.0)).collect();
-            assert_close(&conv2d(&x, &weight, b.as_ref(), stride, padding, Activation::Relu).unwrap(), &relu, 1e-6);
+            assert_close(&conv2d(&x, &weight, b.as_ref(), stride, padding, Activation::Relu).unwrap(), &relu, 8e-7);
             if stride == 1 {
                 let y = random.f32(&shape);
                 let sum: Vec<f64> = wide(&y).iter().zip(&expected).map(|(y, e)| y + e).collect();
                 conv2d_add(&y, &x, &weight, b.as_ref(), padding).unwrap();
-                assert_close(&y, &sum, 1e-6);
+                assert_close(&y, &sum, 7e-7);
             }
         }
     }
@@ -125,7 +125,7 @@ fn bilinear_agrees_with_float64() {
         }
         let y = bilinear(&x, height, width).unwrap();
         assert_eq!(y.dims(), [frames, height, width, c]);
-        assert_close(&y, &expected, 1e-6);
+        assert_close(&y, &expected, 3e-7);
     }
 }
 
@@ -173,7 +173,7 @@ fn relu_and_planes_work_in_place() {
     let plane = Tensor::cat(&[u_all, v_all], 3).unwrap();
     let expected = wide(&(&x + plane).unwrap());
     add_plane(&x, &u, &v).unwrap();
-    assert_close(&x, &expected, 1e-7);
+    assert_close(&x, &expected, 1e-30);
 
     assert_error(add_plane(&x, &v, &u), &["[2, 3, 5, 8]", "[3, 4]"]);
     assert_error(add_plane(&x, &u, &random.f32(&[3, 5])), &["[3, 5]"]);

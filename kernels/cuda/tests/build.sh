@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Builds the check and benchmark of some kernels: build.sh paged_attention|gemm OUTPUT [older]. Needs nvcc. With "older", the
-# portable kernels are those for compute capability 8.0, as PTX that the driver compiles for the card at hand.
+# Builds the check and benchmark of the attention or gemm kernels: build.sh paged_attention|gemm OUTPUT [older]. Needs
+# nvcc. With "older", the portable kernels are compiled to PTX for compute capability 8.0, which the driver compiles for
+# the GPU.
 #
-#   OUTPUT check SEED COUNT   COUNT random cases a kernel against float64; poisoned outputs, twice the same bits
+#   OUTPUT check SEED COUNT   compares COUNT random cases per kernel with float64, and two runs with each other
 #   OUTPUT tiny               a few small cases, for compute-sanitizer
 #   OUTPUT bench              times at the sizes of the network
 set -euo pipefail

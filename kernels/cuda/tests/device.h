@@ -1,4 +1,4 @@
-// What the tests of the kernels share: device memory, random numbers, number types.
+// Shared by the kernel tests: device memory, random values, element types.
 #pragma once
 #include "../dtype.h"
 #include <cuda_bf16.h>
@@ -64,7 +64,7 @@ __device__ inline uint64_t mix(uint64_t x) {
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
     return x ^ (x >> 31);
 }
-// about normal: sum of four uniforms
+// Approximately normal: the sum of four uniform values.
 __device__ inline float noise(uint64_t at) {
     uint64_t r = mix(at);
     float s = 0;

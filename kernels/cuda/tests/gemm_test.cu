@@ -1,4 +1,5 @@
-// Fresh random inputs, a float64 reference on the device, poisoned outputs, twice the same bits; and times.
+// Check of the gemm kernels with random inputs against a float64 reference on the GPU, and their benchmark. Outputs are
+// filled with NaN before a run, and two runs must give the same bits.
 #include "../gemm.h"
 #include "device.h"
 #include <deque>
@@ -18,7 +19,7 @@ static const Kernel kernels[] = {
          return periplus_gemm_hopper(p, periplus_gemm_hopper_plan(p, multiprocessors), stream);
      },
      periplus_gemm_hopper_fits},
-    // Plans that suit a card and sizes that are not at hand; the same for a case each time.
+    // Also the plans that would be chosen on other GPUs or for other sizes. A case always uses the same one.
     {"hopper, any plan",
      [](const Gemm *p, cudaStream_t stream) {
          const uint32_t sizes = p->frames * 7 + p->height * 5 + p->width * 3 + p->inputs / 8 + p->outputs;
@@ -79,7 +80,7 @@ template <typename T> __global__ void fill_kernel(T *to, uint64_t count, float g
     for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < count; i += (uint64_t)gridDim.x * blockDim.x)
         to[i] = from_float<T>(gain * noise((seed << 36) + i));
 }
-// All bits set, a NaN in every dtype, around and then noise within.
+// Memory with noise, and with NaN around it: all bits set is a NaN in every dtype.
 static char *filled(Device &d, DType dtype, uint64_t count, uint32_t from, float gain, uint64_t seed) {
     const uint64_t bytes = (count + from) * size_of(dtype) + 512;
     char *base = d.get(bytes);
@@ -93,12 +94,12 @@ static char *filled(Device &d, DType dtype, uint64_t count, uint32_t from, float
     return start;
 }
 
-// What a number of y should be, and the size of the sums on the way to it, by which rounding them is measured: what is left at the
-// end can be much less, where they cancel or an activation takes them away.
+// The expected value of an element of y, and the magnitude of the sums behind it, relative to which their rounding is
+// measured: the value itself can be much smaller, when terms cancel or an activation removes them.
 struct Wanted {
-    double number, size;
+    double value, size;
 };
-// A warp a number of y. `y` holds what was there before.
+// One warp per element of y. `y` has the old values.
 template <typename T, typename Y>
 __global__ void reference_kernel(Gemm p, uint64_t rows, uint64_t height, uint64_t width, const Y *y, Wanted *result) {
     const uint64_t warps = (uint64_t)gridDim.x * blockDim.x / 32;
@@ -124,7 +125,7 @@ __global__ void reference_kernel(Gemm p, uint64_t rows, uint64_t height, uint64_
             squares += __shfl_xor_sync(~0u, squares, other);
         }
         if (lane) continue;
-        double size = sqrt(squares);  // of sums of terms of either sign
+        double size = sqrt(squares);  // magnitude of a sum of terms with random signs
         if (p.bias) sum += p.bias[output], size += fabs(p.bias[output]);
         if (p.activation == ACTIVATION_GELU) sum = sum * (1 + erf(sum / sqrt(2.))) / 2;
         if (p.activation == ACTIVATION_RELU && sum < 0) sum = 0;
@@ -134,14 +135,14 @@ __global__ void reference_kernel(Gemm p, uint64_t rows, uint64_t height, uint64_
         result[i] = {sum, size};
     }
 }
-// {squares of differences, of numbers, of sizes, numbers that are wrong by themselves}. A number may be off by `rounding` of
-// itself, or by `least` where its dtype ends, and by `summing` of its size; here by 20 times the latter, since hundreds of
-// millions are compared.
+// Result: sums of the squares of differences, of values and of sizes, and the count of wrong elements. An element may
+// be off by `rounding` times its value, or by `least` if it is subnormal, and by `summing` times its size: here by 20
+// times the latter, because hundreds of millions of elements are compared.
 template <typename Y> __global__ void compare_kernel(const Y *y, const Wanted *wanted, uint64_t count, double rounding,
                                                      double least, double summing, double *result) {
     double difference = 0, norm = 0, sizes = 0, bad = 0;
     for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < count; i += (uint64_t)gridDim.x * blockDim.x) {
-        const double x = to_double(y[i]), w = wanted[i].number, size = wanted[i].size;
+        const double x = to_double(y[i]), w = wanted[i].value, size = wanted[i].size;
         if (isnan(w) || isnan(x)) {
             bad += isnan(w) != isnan(x);
             continue;
@@ -162,12 +163,12 @@ __global__ void differ_kernel(const char *a, const char *b, uint64_t bytes, doub
         if (a[i] != b[i]) *result = 1;
 }
 
-// What a number of the output dtype is at most off by when rounded, relative to it: half a unit in the last place.
+// The largest relative error of rounding to the output dtype: half a unit in the last place.
 static double rounding(DType output) {
     return std::ldexp(1., output == DTYPE_F32 ? -24 : output == DTYPE_F16 ? -11 : -8);
 }
-// What sums of `terms` terms in float32 are off by, relative to their size: float32 adds steps of 32; tensor cores round
-// towards zero, which adds up with the number of steps of 16.
+// The error of float32 sums relative to their size. The float32 kernel adds sums of 32 terms. Tensor cores round
+// towards zero, so errors grow with the number of steps of 16 terms.
 static double summing(const Case &c) {
     return c.p.dtype == DTYPE_F32 ? 4e-7 : 4e-7 + c.terms() / 16 * std::ldexp(1., -25);
 }
@@ -253,8 +254,8 @@ static void check(const Case &c, std::mt19937_64 &random, const char *what) {
         double h[4];
         CHECK(cudaMemcpy(h, result, 32, cudaMemcpyDeviceToHost));
         const double difference = std::sqrt(h[0]), norm = std::sqrt(h[1]), sizes = std::sqrt(h[2]);
-        if (h[3] > 0) why += " wrong numbers: " + std::to_string((uint64_t)h[3]) + " of " + std::to_string(o.y_count);
-        // Many numbers are off by 0.42 of the most, whatever they are.
+        if (h[3] > 0) why += " wrong elements: " + std::to_string((uint64_t)h[3]) + " of " + std::to_string(o.y_count);
+        // The RMS error of many rounded values is about 0.42 times the largest one.
         const double bound = relative * (o.y_count < 1000 ? 1 : .6) * norm + least * std::sqrt((double)o.y_count) + sums * sizes;
         if (!(difference <= bound)) why += " error";
         if (!o.guards_kept()) why += " wrote outside";
@@ -276,7 +277,7 @@ static void check(const Case &c, std::mt19937_64 &random, const char *what) {
     }
 }
 
-// Microseconds of one launch, replayed in a graph over operands that together are more than the caches hold.
+// Microseconds per launch, in a CUDA graph over operands that together are larger than the caches.
 static void bench(const char *name, const Case &c, std::mt19937_64 &random) {
     const uint64_t bytes =
         (c.x_count() + c.weight_count()) * size_of(c.p.dtype) + c.rows() * c.p.outputs * size_of(c.p.output);
@@ -328,13 +329,13 @@ struct Named {
 };
 // Tokens of frames of 518 x 294, 518 x 392 and 518 x 518 pixels.
 static const uint32_t other_sizes[] = {783, 1041, 1375};
-// The products of a block for frames of so many tokens.
+// The gemms of a transformer block, for frames of `tokens` tokens.
 static std::vector<Named> block(DType dtype, uint32_t tokens) {
     std::vector<Named> all = {
         {"queries, keys, values", linear(dtype, tokens, 1024, 3072)},
         {"attention out", linear(dtype, tokens, 1024, 1024)},
-        {"perceptron in", linear(dtype, tokens, 1024, 4096)},
-        {"perceptron out", linear(dtype, tokens, 4096, 1024)},
+        {"MLP in", linear(dtype, tokens, 1024, 4096)},
+        {"MLP out", linear(dtype, tokens, 4096, 1024)},
     };
     all[2].c.p.activation = ACTIVATION_GELU;
     for (int i : {1, 3}) all[i].c.p.output = DTYPE_F32, all[i].c.p.add = 1;
@@ -363,7 +364,7 @@ static void random_cases(DType dtype, int count, std::mt19937_64 &random) {
     auto log_uniform = [&](double low, double high) {
         return (uint32_t)std::exp(std::log(low) + std::log((high + .99) / low) * (random() % 100001 / 100000.));
     };
-    auto channels = [&](uint32_t most) {  // any, or in eights
+    auto channels = [&](uint32_t most) {  // half of them multiples of 8
         const uint32_t any = log_uniform(1, most);
         return random() % 2 ? any : (any + 7) / 8 * 8;
     };
@@ -387,7 +388,7 @@ static void random_cases(DType dtype, int count, std::mt19937_64 &random) {
             c.p.add = 1;
         else
             c.p.activation = (Activation)uniform(0, 3);
-        if (random() % 6 == 0) c.gain = 1e5f;  // past the range of float16
+        if (random() % 6 == 0) c.gain = 1e5f;  // beyond the range of float16
         if (random() % 6 == 0) c.x_from = uniform(0, 9);
         if (random() % 6 == 0) c.weight_from = uniform(0, 9);
         if (random() % 6 == 0) c.y_from = uniform(0, 9);
@@ -424,7 +425,7 @@ int main(int argc, char **argv) {
             check(linear(dtype, 20, 64, 0), random, "empty");
             check(linear(dtype, 20, 0, 64), random, "empty");
             check(linear(dtype, 2, 0, 64), random, "empty");
-            // More than 2^32 bytes of x and of y.
+            // x and y of more than 2^32 bytes.
             check(linear(dtype, 70000, 16, 33000), random, "large");
             check(linear(dtype, 1100000, 2056, 8), random, "large");
             random_cases(dtype, count, random);
@@ -434,7 +435,7 @@ int main(int argc, char **argv) {
         for (uint32_t tokens : other_sizes)
             for (const Named &named : block(DTYPE_BF16, tokens))
                 bench((named.name + (", " + std::to_string(tokens))).c_str(), named.c, random);
-        bench("perceptron in", network(DTYPE_F16)[2].c, random);
+        bench("MLP in", network(DTYPE_F16)[2].c, random);
         for (int i : {0, 3, 4, 5}) bench(network(DTYPE_F32)[i].name, network(DTYPE_F32)[i].c, random);
         for (uint32_t rows : {1, 2, 4, 8})
             for (auto [inputs, outputs] : {std::pair(2048, 6144), {2048, 8192}, {8192, 2048}}) {

@@ -1,4 +1,5 @@
-// Fresh random inputs, a float64 reference on the device, poisoned outputs and unused rows.
+// Harness for checks of attention kernels: random inputs, and a float64 reference on the GPU. Outputs and unused rows
+// are filled with NaN before a run.
 #pragma once
 #include "../paged_attention.h"
 #include "device.h"
@@ -7,12 +8,12 @@ struct Case {
     DType dtype = DTYPE_BF16;
     uint32_t batch = 1, tokens = 1005, heads = 16, dim = 64, page_size = 999;
     uint32_t frames = 1, special = 0, last_rows = 1;
-    bool contiguous = false;  // queries, keys and values share one product; a frame is a page
-    uint32_t splits = 0;      // 0: planned, for so many multiprocessors (0: those there are)
-    uint32_t multiprocessors = 0;
-    uint32_t whole = 0;       // thread blocks that see all their keys, where splits are given
-    float spread = 1.f;       // of the scores
-    float surge = 1.f;        // of the keys of the second half
+    bool contiguous = false;  // queries, keys and values are one qkv tensor; a frame is a page
+    uint32_t splits = 0;      // 0: planned for `multiprocessors`
+    uint32_t multiprocessors = 0;  // 0: those of the GPU
+    uint32_t whole = 0;       // with `splits` given: thread blocks that are not split
+    float spread = 1.f;       // factor of the scores
+    float surge = 1.f;        // factor of the second half of the keys
     std::string text() const {
         char b[300];
         snprintf(b, sizeof b,
@@ -93,8 +94,8 @@ __global__ void reference_kernel(const uint64_t *query_rows, const uint64_t *key
         out[(row * heads + head) * dim + d] = sum > 0 ? acc / sum : 0;
     }
 }
-// A thread a row of `dim` numbers: what a query sees with one head. `result`: sums of squares of the differences and of the
-// reference, numbers that are not finite, and the largest relative error of a row.
+// One thread per row of `dim` elements: the output of a query and a head. `result`: sums of the squares of differences
+// and of the reference, the count of elements that are not finite, and the largest relative error of a row.
 template <typename T>
 __global__ void compare_kernel(const T *out, const double *ref, uint64_t rows, int dim, double *result) {
     double diff = 0, norm = 0, bad = 0, most = 0;
@@ -144,7 +145,8 @@ inline void build(Built &b, const Case &c, std::mt19937_64 &random) {
     auto make = [&](auto zero) {
         using T = decltype(zero);
         if (c.contiguous) {
-            // frames of page_size tokens; batch groups of `frames` pages, or one group of queries over all of them
+            // Frames have page_size tokens. There are `batch` groups of `frames` pages, or one group of queries over
+            // all.
             uint64_t frames = (uint64_t)c.batch * c.frames, rows = frames * c.page_size;
             char *qkv = b.device.get(rows * 3 * row * e);
             CHECK(cudaMemset(qkv, 0xFF, rows * 3 * row * e));
@@ -174,7 +176,7 @@ inline void build(Built &b, const Case &c, std::mt19937_64 &random) {
             auto pool = [&](uint32_t used, uint32_t spare) {
                 uint32_t n = used + spare;
                 char *p = b.device.get(n * page * e);
-                CHECK(cudaMemset(p, 0xFF, n * page * e));  // all bits set is a NaN in every type
+                CHECK(cudaMemset(p, 0xFF, n * page * e));  // all bits set is a NaN in every dtype
                 std::vector<uint32_t> order(n);
                 for (uint32_t i = 0; i < n; i++) order[i] = i;
                 std::shuffle(order.begin(), order.end(), random);
@@ -214,7 +216,7 @@ inline void build(Built &b, const Case &c, std::mt19937_64 &random) {
     a.output = (char *)b.output_base + b.guard;
     b.key_rows.shrink_to_fit();
     b.device.owned.reserve(64);
-    // query rows are wanted by the reference too
+    // The reference needs the rows of queries, too.
     b.query_rows_ = query_rows;
 }
 struct Verdict {
@@ -228,20 +230,20 @@ inline void prepare(Built &b) {
     b.a.workspace = floats ? b.device.get<float>(floats + WORKSPACE_GUARD / 4) : nullptr;
     if (floats) CHECK(cudaMemset(b.a.workspace, 0xFF, floats * 4 + WORKSPACE_GUARD));
 }
-// Whether the bytes past the workspace are as they were.
+// Whether the bytes past the workspace are unchanged.
 inline bool workspace_kept(const Built &b) {
     if (!b.a.workspace) return true;
     std::vector<char> after(WORKSPACE_GUARD);
     CHECK(cudaMemcpy(after.data(), b.a.workspace + periplus_paged_attention_workspace(&b.a), after.size(), cudaMemcpyDeviceToHost));
     return std::all_of(after.begin(), after.end(), [](char byte) { return byte == (char)0xFF; });
 }
-// Float32 sums of n terms one after another are off by half a unit in the last place, n times in random directions.
+// A running float32 sum of n terms has n rounding errors of half a unit in the last place, with random signs.
 inline double tolerance(const Case &c) {
     if (c.dtype != DTYPE_F32) return c.dtype == DTYPE_F16 ? 8e-4 : 5e-3;
     return c.surge != 1.f ? 1e-4 : 2e-6 + 6e-8 * std::sqrt((double)c.keys());
 }
-// A row has fewer errors that cancel than all have together, and where its scores are large their rounding is of its weights: in
-// float32 nothing else is, so it counts for more.
+// Errors cancel less in one row than over all rows. Also, large scores make large errors of softmax weights, which
+// matters most in float32, where there is no other large error.
 inline double row_tolerance(const Case &c) { return (c.dtype == DTYPE_F32 ? 16 : 4) * tolerance(c); }
 inline std::vector<char> bytes_of(const Built &b) {
     std::vector<char> v(b.output_bytes + 2 * b.guard);
@@ -293,7 +295,7 @@ inline Verdict judge(Built &b, const Case &c, Run run, const Reference &ref) {
     v.most = h[3];
     if (h[2] > 0) {
         v.good = false;
-        v.why = std::to_string((long long)h[2]) + " not finite of " + std::to_string(ref.n);
+        v.why = std::to_string((long long)h[2]) + " elements of " + std::to_string(ref.n) + " are not finite";
     } else if (!(v.error <= tolerance(c))) {
         v.good = false;
         v.why = "error";
@@ -322,7 +324,7 @@ inline Verdict judge(Built &b, const Case &c, Run run, const Reference &ref) {
     }
     return v;
 }
-// Median milliseconds of one run over rotating inputs.
+// Median milliseconds of a run; inputs take turns.
 inline double time_ms(const std::vector<PagedAttention> &inputs, Run run, int repeats, double *spread = nullptr) {
     std::vector<cudaEvent_t> ev(repeats + 1);
     for (auto &e : ev) CHECK(cudaEventCreate(&e));

@@ -1,3 +1,4 @@
+// Check of the attention kernels with random cases against float64, and their benchmark.
 #include "harness.h"
 #include <map>
 static int failures = 0;
@@ -18,7 +19,7 @@ static const char *names[] = {"f32", "f16", "bf16"};
 void check(const Case &c, const Kernel &k, std::mt19937_64 &random, const char *what) {
     Built b;
     build(b, c, random);
-    if (b.a.table && random() % 2) b.a.frame_pages += random() % 3;  // counts in the table are what holds
+    if (b.a.table && random() % 2) b.a.frame_pages += random() % 3;  // kernels must use the counts in the table
     k.plan(&b.a, c.multiprocessors ? c.multiprocessors : sms);
     if (c.splits) b.a.whole = c.whole, b.a.splits = c.splits;
     prepare(b);
@@ -94,7 +95,7 @@ int main(int argc, char **argv) {
             c.splits = 2;
             c.tokens = 3;
             check(c, *k.k, random, "tiny");
-            c.whole = 1;  // the others are shared
+            c.whole = 1;  // the others are split
             c.heads = 3;
             c.tokens = 70;
             c.frames = 9;
@@ -133,7 +134,7 @@ int main(int argc, char **argv) {
                 c.spread = i % 4 == 0 ? 3 : i % 4 == 1 ? .2f : 1;
                 check(c, *k.k, random, "random pages");
             }
-            for (int i = 0; i < count / 10; i++) {  // scores that grow far above the first tile's
+            for (int i = 0; i < count / 10; i++) {  // scores that become much larger than those of the first tile
                 Case c;
                 c.dtype = k.dtype;
                 c.dim = k.dim;

@@ -1,9 +1,9 @@
-//! Random operands and the distance from a float64 result.
-#![allow(dead_code)] // every test file uses some of it
+//! Shared by the tests: random operands, and the distance from a float64 result.
+#![allow(dead_code)] // each test file uses a part of it
 
 use candle_core::{DType, Device, Tensor};
 
-/// A small generator (xorshift64*, Vigna 2016): inputs need to differ, not to be unpredictable.
+/// A small random generator (xorshift64*, Vigna 2016). Inputs need not be unpredictable.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -11,8 +11,8 @@ impl Random {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
-    /// In [-1, 1).
-    pub(crate) fn number(&mut self) -> f64 {
+    /// A value in [-1, 1).
+    pub(crate) fn value(&mut self) -> f64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -22,7 +22,7 @@ impl Random {
 
     pub(crate) fn tensor(&mut self, dims: &[usize], dtype: DType) -> Tensor {
         let count = dims.iter().product();
-        let data: Vec<f32> = (0..count).map(|_| self.number() as f32).collect();
+        let data: Vec<f32> = (0..count).map(|_| self.value() as f32).collect();
         Tensor::from_vec(data, dims, &Device::Cpu).unwrap().to_dtype(dtype).unwrap()
     }
 
@@ -46,9 +46,9 @@ pub(crate) fn distance(a: &Tensor, b: &[f64]) -> f64 {
 }
 
 #[track_caller]
-pub(crate) fn assert_close(a: &Tensor, b: &[f64], bar: f64) {
+pub(crate) fn assert_close(a: &Tensor, b: &[f64], bound: f64) {
     let d = distance(a, b);
-    assert!(d < bar, "{d:e} from the float64 result, bar {bar:e}, shape {:?}", a.dims());
+    assert!(d < bound, "{d:e} from the float64 result, bound {bound:e}, shape {:?}", a.dims());
 }
 
 /// The message of an error, which must name the given words.
