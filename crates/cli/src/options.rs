@@ -254,12 +254,23 @@ pub(crate) fn place(device: &Device) -> &'static str {
     if device.is_cuda() { "cuda" } else { "cpu" }
 }
 
-/// More than any machine gains from; with some thousands the pool starts no more but waits for ever.
+/// More than any machine profits from. With some thousands, starting the pool hangs.
 const MOST_THREADS: usize = 256;
 
 fn threads(text: &str) -> Result<NonZeroUsize, String> {
-    let number = text.parse().ok().filter(|&number: &NonZeroUsize| number.get() <= MOST_THREADS);
-    number.ok_or_else(|| format!("give a whole number from 1 to {MOST_THREADS}"))
+    let threads = text.parse().ok().filter(|&threads: &NonZeroUsize| threads.get() <= MOST_THREADS);
+    threads.ok_or_else(|| format!("give a whole number from 1 to {MOST_THREADS}"))
+}
+
+/// The number of threads without `--threads`: that of the variable `RAYON_NUM_THREADS`, or one per core.
+fn default_threads() -> usize {
+    let asked = std::env::var("RAYON_NUM_THREADS").ok().and_then(|text| text.parse().ok()).filter(|&count| count > 0);
+    if let Some(count) = asked.filter(|&count: &usize| count > MOST_THREADS) {
+        console::line(&format!(
+            "warning: RAYON_NUM_THREADS asks for {count} threads, but {MOST_THREADS} is the maximum and is used"
+        ));
+    }
+    asked.or_else(|| std::thread::available_parallelism().ok().map(NonZeroUsize::get)).unwrap_or(1).min(MOST_THREADS)
 }
 
 /// Where to compute, in which numbers and how many threads.
@@ -283,7 +294,7 @@ impl ComputeOptions {
     /// # Errors
     /// If threads cannot be started, or this build has no code for the device.
     pub(crate) fn start(&self) -> Result<Device, Failure> {
-        let threads = self.threads.map_or(0, NonZeroUsize::get); // to rayon 0 means one per core
+        let threads = self.threads.map_or_else(default_threads, NonZeroUsize::get);
         rayon::ThreadPoolBuilder::new()
             .num_threads(threads)
             .build_global()

@@ -213,6 +213,20 @@ fn bench_counts_in_words() {
 }
 
 #[test]
+fn the_environment_cannot_ask_for_too_many_threads() {
+    for (variable, threads, warned) in [("1000000000", "256 threads", true), ("2", "2 threads", false)] {
+        let mut command = periplus();
+        command.env("RAYON_NUM_THREADS", variable);
+        command.args(["bench", "--weights", "demo", "--image-size", "28x28", "--device", "cpu"]);
+        let ended = run(command.args(["--scale-frames", "1", "--frames", "1"]));
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        assert!(ended.stdout.contains(&format!(", {threads};")), "{}", ended.stdout);
+        let warning = ended.stderr.contains("warning: RAYON_NUM_THREADS asks for 1000000000 threads");
+        assert_eq!(warning, warned, "{}", ended.stderr);
+    }
+}
+
+#[test]
 fn bench_refuses_a_window_that_cannot_be() {
     let ended = run(periplus().args(["bench", "--weights", "demo", "--window", "1048577"]));
     assert_eq!(ended.stderr, "error: --window cannot be 1048577: give a whole number from 1 to 1048576\n");
