@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Packs the tests that need an NVIDIA GPU, to run on a machine that has a GPU but no Rust:
+# Packs the tests that need an NVIDIA GPU, for a machine that has a GPU but no Rust:
 #
-#   tests/on-a-card.sh FOLDER        builds (needs nvcc) and fills FOLDER with programs, expected outputs and run.sh
-#   FOLDER/run.sh [full-size]        runs all tests; with full-size also those of the published network (20 GB, minutes)
+#   tests/on-a-gpu.sh FOLDER       builds the tests (needs nvcc); fills FOLDER with programs, expected outputs and run.sh
+#   FOLDER/run.sh [full-size]      runs all tests; "full-size" adds the test of the published size (20 GB, minutes)
 set -euo pipefail
-folder=$(realpath -m "${1:?usage: on-a-card.sh FOLDER}")
+folder=$(realpath -m "${1:?usage: on-a-gpu.sh FOLDER}")
 cd "$(dirname "$0")/.."
 
 mkdir -p "$folder/bin" "$folder/bench" "$folder/goldens"
@@ -25,8 +25,8 @@ cp tests/goldens/*.safetensors "$folder/goldens/"
 
 cat > "$folder/run.sh" <<'RUN'
 #!/usr/bin/env bash
-# Runs the tests packed beside it. Tests that need a GPU are ignored by default; here they are included, and a test that does not
-# run is a failure. --nocapture shows each error beside its bound.
+# Runs the tests in this folder, including those that need a GPU and are ignored by default. A test that does not run
+# counts as a failure. The output shows each error and its bound.
 set -euo pipefail
 cd "$(dirname "$0")"
 export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/usr/local/cuda/lib64"
@@ -42,7 +42,7 @@ run() {
 }
 skipped=(--skip full_size)
 if [ "$(nvidia-smi --list-gpus | wc -l)" -lt 2 ]; then
-  echo "one GPU: tests that need two are left out"
+  echo "only one GPU: tests that need two are skipped"
   skipped+=(--skip two_gpus)
 fi
 for program in bin/*; do

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Assembles a CUDA 13.0 toolkit for *building* (no GPU, no driver) from PyPI wheels.
+# Installs a CUDA 13.0 toolkit for building (no GPU, no driver) from PyPI wheels.
 #
-#   setup.sh PREFIX            install/assemble under PREFIX (idempotent)
-#   . PREFIX/env.sh            then: the variables cargo/nvcc need
+#   setup.sh PREFIX            installs to PREFIX; safe to repeat
+#   . PREFIX/env.sh            sets the variables that cargo and nvcc need
 #
-# What -lcuda, -lcublas, -lcublasLt, -lcurand and -lnvrtc resolve to when cargo links are static archives of trampolines: the
-# binary needs no CUDA library to start, opens them at the first call, and where there is none each function answers with
-# an error code. So one binary runs on every machine, with a card or without. symbols.txt lists the functions: what cudarc
-# declares (extern "C" in src/{driver,cublas,cublaslt,curand,nvrtc}/sys/mod.rs).
-# Pip's configured index is used as it is. Needs python3 with pip, gcc, ar; x86-64 only.
+# -lcuda, -lcublas, -lcublasLt, -lcurand and -lnvrtc link to static archives of stubs made here. A stub opens the real
+# library at the first call and jumps to it; without the library it returns an error code. So one binary runs on every
+# machine, with a GPU or without. symbols.txt lists the functions: those that cudarc declares (extern "C" in
+# src/{driver,cublas,cublaslt,curand,nvrtc}/sys/mod.rs).
+#
+# Needs python3 with pip, gcc and ar; x86-64 only. Uses pip's configured index.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 prefix=${1:?usage: setup.sh PREFIX}
@@ -21,7 +22,7 @@ build_wheels=(nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13
 mkdir -p "$prefix"; prefix=$(cd "$prefix" && pwd)
 tk=$prefix/nvidia/cu13
 
-stamp=$prefix/.wheels # of the list that is installed
+stamp=$prefix/.wheels # the list of installed wheels
 if [ "$(cat "$stamp" 2>/dev/null || true)" != "${build_wheels[*]}" ]; then
   fresh=$(mktemp -d "$prefix/.tmp.XXXXXX")
   PIP_ROOT_USER_ACTION=ignore "$python" -m pip install --quiet --no-deps --no-compile --target "$fresh" "${build_wheels[@]}"
@@ -34,8 +35,8 @@ test -x "$tk/bin/nvcc" && test -x "$tk/nvvm/bin/cicc"
 
 rm -rf "$prefix/link"; mkdir -p "$prefix/link"
 soname() { case $1 in cuda) echo libcuda.so.1;; curand) echo libcurand.so.10;; *) echo "lib$1.so.13";; esac; }
-# What a function answers when its library is absent: a code of that library's own enum (cudarc
-# turns the answer into a Rust enum): CUDA_ERROR_STUB_LIBRARY, *_STATUS_NOT_INITIALIZED, NVRTC_ERROR_INTERNAL_ERROR.
+# What a stub returns when its library is missing. It must be a value of the library's own enum, because cudarc converts
+# it to a Rust enum: CUDA_ERROR_STUB_LIBRARY, *_STATUS_NOT_INITIALIZED, NVRTC_ERROR_INTERNAL_ERROR.
 absent() { case $1 in cuda) echo 34;; curand) echo 101;; nvrtc) echo 11;; *) echo 1;; esac; }
 
 make_lazy() { # LIB: static archive; each symbol jumps through a slot filled by dlsym at first use
@@ -83,7 +84,8 @@ export CUDA_HOME="$tk" CUDA_PATH="$tk" CUDA_ROOT="$tk" CUDA_TOOLKIT_ROOT_DIR="$t
 export NVCC="$tk/bin/nvcc"
 export CUDA_COMPUTE_CAP="\${CUDA_COMPUTE_CAP:-80}"
 export CUDARC_CUDA_VERSION=13000
-# cudaforge (candle-kernels) uses half the cores unless told; compressed machine code halves the binary.
+# By default, cudaforge (which builds Candle's kernels) uses half of the cores. Compressed machine code halves the
+# binary.
 export CUDAFORGE_THREADS="\${CUDAFORGE_THREADS:-$(nproc)}"
 case " \${NVCC_APPEND_FLAGS:-} " in *compress-mode*) ;; *) export NVCC_APPEND_FLAGS="\${NVCC_APPEND_FLAGS:+\$NVCC_APPEND_FLAGS }--compress-mode=size" ;; esac
 case ":\$PATH:" in *":$tk/bin:"*) ;; *) export PATH="$tk/bin:\$PATH" ;; esac

@@ -1,9 +1,9 @@
-//! Expected outputs of the whole library (`goldens/`), and how far what it outputs is from them. The tests are in `tests/`.
+//! Goldens: expected outputs of the whole library (files in `goldens/`), and the error of outputs against them.
 //!
-//! The values were computed in float64 from seeded weights and frames, which are exact in any language and so are not
-//! stored.
+//! A reference implementation computed the values in float64 from seeded weights and frames. The seeds give the same
+//! values in any language, so weights and frames are not stored. The tests are in `tests/`.
 
-#![allow(clippy::unwrap_used)] // Serves tests alone, in which a panic is the report.
+#![allow(clippy::unwrap_used)] // for tests only, in which a panic is the report
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use periplus::{Config, Engine, Frame, FrameOutput, Keyframes, Raster, Session, S
 pub struct Golden {
     /// The architecture and the settings of the stream.
     pub config: Config,
-    /// What is expected, by name.
+    /// Expected outputs, by name.
     pub tensors: HashMap<String, Tensor>,
     metadata: HashMap<String, String>,
 }
@@ -26,9 +26,9 @@ impl Golden {
     /// Reads `goldens/NAME.safetensors`.
     ///
     /// # Panics
-    /// If it is not there or not what it should be.
+    /// If the file is missing or invalid.
     pub fn open(name: &str) -> Self {
-        // Tests run in the folder of their package, also where they are carried to.
+        // Relative, because the tests may run on another machine, in a copy of the folder of this package.
         let path = PathBuf::from("goldens").join(name).with_extension("safetensors");
         let bytes = std::fs::read(path).unwrap();
         let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
@@ -37,7 +37,7 @@ impl Golden {
         Self { config: Config::from_json(&metadata["config"]).unwrap(), tensors, metadata }
     }
 
-    /// An entry of the file's metadata, if it is there.
+    /// An entry of the file's metadata, if it exists.
     pub fn metadata<T: std::str::FromStr>(&self, key: &str) -> Option<T> {
         self.metadata.get(key).and_then(|text| text.parse().ok())
     }
@@ -45,7 +45,7 @@ impl Golden {
     /// Seed of the weights.
     ///
     /// # Panics
-    /// If the file does not say.
+    /// If the metadata has no seed.
     pub fn weights_seed(&self) -> u64 {
         self.metadata("weights_seed").unwrap()
     }
@@ -53,10 +53,12 @@ impl Golden {
     /// The frames, `[count, height, width, 3]` bytes.
     ///
     /// # Panics
-    /// If the file does not say which.
+    /// If the metadata does not describe them.
     pub fn frames(&self) -> Tensor {
-        let numbers: Vec<usize> = self.metadata["frames"].split(' ').map(|n| n.parse().unwrap()).collect();
-        let [count, height, width, seed] = numbers[..] else { panic!("four numbers") };
+        let entries: Vec<usize> = self.metadata["frames"].split(' ').map(|entry| entry.parse().unwrap()).collect();
+        let [count, height, width, seed] = entries[..] else {
+            panic!("not count, height, width and seed: {entries:?}")
+        };
         let frames = synthetic::frames(count, height, width, seed as u64).unwrap();
         let bytes =
             |frames: Tensor| ((frames * 255.0)?.round()?.to_dtype(DType::U8)?.permute((0, 2, 3, 1)))?.contiguous();
@@ -64,18 +66,18 @@ impl Golden {
     }
 }
 
-/// The first NVIDIA GPU. Tests that need one are ignored unless asked for.
+/// The first NVIDIA GPU. Tests that need one are ignored by default.
 ///
 /// # Panics
-/// If there is none; the message says why.
+/// If there is none. The message says why.
 pub fn gpu() -> Device {
     periplus::device::open_cuda(0).unwrap()
 }
 
-/// || a - b || / || b - mean over frames of b ||; of a single frame: minus the mean of all its values.
+/// Relative error: || a - b || / || b - mean(b) ||. The mean is over frames; for a single frame, it is over all values.
 ///
 /// # Errors
-/// Shapes that differ.
+/// If the shapes differ.
 pub fn error(a: &Tensor, b: &Tensor) -> Result<f64> {
     let host = |t: &Tensor| t.to_device(&Device::Cpu)?.to_dtype(DType::F64);
     let (a, b) = (host(a)?, host(b)?);
@@ -84,10 +86,10 @@ pub fn error(a: &Tensor, b: &Tensor) -> Result<f64> {
     Ok(norm(&(&a - &b)?)? / norm(&b.broadcast_sub(&mean)?)?)
 }
 
-/// That the frames kept are those of the golden, if it says which.
+/// Checks that the keyframes are those of the golden, if it lists them.
 ///
 /// # Panics
-/// If they are not.
+/// If they differ.
 pub fn check_keyframes(golden: &Golden, outputs: &[FrameOutput]) {
     let Some(expected) = golden.tensors.get("keyframe") else { return };
     let kept: Vec<bool> = outputs.iter().map(|output| output.keyframe).collect();
@@ -122,7 +124,7 @@ pub fn engine(golden: &Golden, dtype: DType, device: &Device) -> Engine {
 /// A session with the settings of a golden.
 ///
 /// # Panics
-/// If the settings cannot be.
+/// If the settings are invalid.
 pub fn session(golden: &Golden, engine: &Engine) -> Session {
     let keyframes = match (golden.metadata("motion_pixels"), golden.metadata("max_gap")) {
         (Some(pixels), Some(max_gap)) => Keyframes::ByMotion { pixels, max_gap },
@@ -134,7 +136,7 @@ pub fn session(golden: &Golden, engine: &Engine) -> Session {
 /// The frames of a golden, as a source would give them.
 ///
 /// # Panics
-/// If the golden does not say which.
+/// If the golden does not describe them.
 pub fn frames(golden: &Golden) -> Vec<Frame> {
     let frames = golden.frames();
     (0..frames.dim(0).unwrap()).map(|i| frame(i, &frames.i(i).unwrap())).collect()
@@ -162,7 +164,7 @@ fn maps<'a>(outputs: impl Iterator<Item = &'a Raster<f32>>) -> Tensor {
     Tensor::stack(&maps, 0).unwrap()
 }
 
-/// Errors of all that a golden expects, by name.
+/// The errors of all outputs that a golden has, by name.
 ///
 /// # Panics
 /// If shapes differ.
@@ -199,7 +201,7 @@ pub fn errors(golden: &Golden, outputs: &[FrameOutput]) -> Vec<(String, f64)> {
                     Tensor::stack(&points, 0).unwrap()
                 }
                 "world_points_conf" => maps(dense().map(|output| &output.world_points.as_ref().unwrap().confidence)),
-                other => panic!("nothing is known of `{other}`"),
+                other => panic!("unknown output `{other}`"),
             };
             assert_eq!(found.dims(), expected.dims(), "{name}");
             (name.clone(), error(&found, expected).unwrap())

@@ -16,9 +16,9 @@ use periplus_tests::{Golden, check_keyframes, engine, errors, frames, gpu, sessi
 
 const FLOAT32: f64 = 1e-4;
 
-/// What an answer in bfloat16 may be off by, in units of what rounding the trunk's weights alone does (computed in float32
-/// by the reference implementation, and stated below for pose, depth and confidence). Rounding what goes from product to
-/// product adds to that, some 5 % here: the tokens that blocks add to, and all sums, are float32.
+/// The allowed error of bfloat16 outputs, relative to the error that rounding the trunk's weights alone causes. (The
+/// reference implementation computed that error in float32; it is stated below for pose, depth and confidence.)
+/// Rounding the activations between gemms adds about 5 % here; the residual stream and all sums are float32.
 const BESIDE_WEIGHTS: f64 = 1.25;
 
 /// Float16 rounds eight times finer than bfloat16.
@@ -37,9 +37,9 @@ fn check_on(gpu: &Device, name: &str, [pose, depth, confidence]: [f64; 3]) {
     check(&golden, name, &outputs, |_| FLOAT32);
     check_keyframes(&golden, &outputs);
     if name == "stream-by-motion" {
-        return; // Which frames are kept hangs on a threshold that rounding may cross.
+        return; // The choice of keyframes depends on a threshold, which rounding may cross.
     }
-    // The dense heads are float16 in either case, so that a trunk of float16 leaves a part of the error of depth: 0.3 to 0.52.
+    // The dense heads are float16 in both cases, so a float16 trunk leaves a part of the error of depth: 0.3 to 0.52.
     for (dtype, [in_pose, in_depth]) in [(DType::BF16, [1.0, 1.0]), (DType::F16, [FINER, 0.6])] {
         check(&golden, name, &stream(&golden, dtype, gpu), |what| {
             BESIDE_WEIGHTS
@@ -79,13 +79,13 @@ goldens! {
     keyframes_by_motion: "stream-by-motion", [1.2e-2, 4.9e-3, 4.9e-3],
 }
 
-/// All numbers of an answer, as bits.
+/// All values of the outputs, as bits.
 fn bits(outputs: &[FrameOutput]) -> Vec<u32> {
-    let numbers = outputs.iter().flat_map(|output| {
+    let values = outputs.iter().flat_map(|output| {
         let map = output.depth_map.as_ref().unwrap();
         output.pose_encoding.0.iter().chain(map.depth.values()).chain(map.confidence.values())
     });
-    numbers.map(|number| number.to_bits()).collect()
+    values.map(|value| value.to_bits()).collect()
 }
 
 #[test]
@@ -104,8 +104,8 @@ fn the_same_frames_give_the_same_bits_also_beside_other_sessions() {
     }
 }
 
-/// Weights loaded by one thread are read by others, a session moves from thread to thread, and what is dropped on a thread that
-/// never used the GPU is freed without an error.
+/// Weights loaded by one thread are read by others, a session moves from thread to thread, and a drop on a thread that
+/// never used the GPU frees memory without an error.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn engines_are_shared_and_sessions_move_between_threads() {
@@ -122,7 +122,7 @@ fn engines_are_shared_and_sessions_move_between_threads() {
                         let mut session = session(&golden, &engine);
                         let mut outputs = Vec::new();
                         for frame in &frames {
-                            // Each frame from a thread of its own.
+                            // A new thread for each frame.
                             let new = thread::scope(|scope| {
                                 scope.spawn(|| session.push(frame.clone()).unwrap()).join().unwrap()
                             });
@@ -140,7 +140,8 @@ fn engines_are_shared_and_sessions_move_between_threads() {
     assert_eq!(bits(&stream(&golden, DType::BF16, &gpu)), expected);
 }
 
-/// All that a stream computes is in its own CUDA stream, whoever asks and reads; frames may come from another.
+/// A video computes everything in its own CUDA stream, whichever thread pushes a frame or reads results. Frames may
+/// come from another CUDA stream.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn a_stream_has_a_cuda_stream_of_its_own() {
@@ -150,7 +151,7 @@ fn a_stream_has_a_cuda_stream_of_its_own() {
     let settings = &golden.config.stream;
     let frames = golden.frames().narrow(0, 0, settings.scale_frames).unwrap();
     let mut expected = None;
-    // Candle's own device has a CUDA stream for each thread.
+    // Candle's own device uses the per-thread default stream.
     for device in [&gpu, &Device::new_cuda(0).unwrap()] {
         let model = Model::load(weights.var_builder(DType::BF16, device), weights.config()).unwrap();
         let state = || VideoState::new(&model, settings, &cuda_stream(model.device()).unwrap()).unwrap();
@@ -164,7 +165,7 @@ fn a_stream_has_a_cuda_stream_of_its_own() {
                 assert!(tokens.device().same_device(&own), "{name}");
                 Ok(())
             };
-            // Nobody waits, neither for the frames to be there nor, on the thread that asks, for the answer.
+            // Nothing waits: not for the upload of the frames and not, on the pushing thread, for the result.
             let kind = PassKind::Scale(settings.scale_frames);
             let videos = vec![Video { state, kind }];
             let push = || {
@@ -174,17 +175,17 @@ fn a_stream_has_a_cuda_stream_of_its_own() {
             };
             let Prediction { pose_enc, depth, world_points } = thread::scope(|scope| scope.spawn(push).join().unwrap());
             let (depth, points) = (depth.unwrap(), world_points.unwrap());
-            let numbers = [pose_enc, depth.values, depth.confidence, points.values].map(|part| {
+            let values = [pose_enc, depth.values, depth.confidence, points.values].map(|part| {
                 assert!(part.device().same_device(&own));
                 part.flatten_all().unwrap().to_vec1::<f32>().unwrap()
             });
-            assert_eq!(*expected.get_or_insert_with(|| numbers.clone()), numbers);
+            assert_eq!(*expected.get_or_insert_with(|| values.clone()), values);
         }
     }
 }
 
-/// A driver was seen to wait for ever where a thread ended that had a stream of its own (CUDA's per-thread default stream), while others
-/// submitted work: in one run of this test out of six, on a GPU that other programs use, too.
+/// A driver was seen to deadlock when a thread that had used CUDA's per-thread default stream ended while other threads
+/// submitted work: in one of six runs of this test, on a GPU that other programs used as well.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn threads_end_while_others_work() {
@@ -224,7 +225,7 @@ fn threads_end_while_others_work() {
     assert_eq!(gone, Err(RecvTimeoutError::Disconnected), "a thread does not end");
 }
 
-/// A thread that uses two GPUs makes one of them current at each step, and kernels are set up on each of them.
+/// A thread that uses two GPUs makes the right one current at each step, and kernels are set up on both.
 #[test]
 #[ignore = "needs two NVIDIA GPUs"]
 fn two_gpus_in_turns() {
@@ -247,7 +248,7 @@ fn two_gpus_in_turns() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn heads_that_no_kernel_is_for_are_found_when_weights_are_loaded() {
+fn heads_without_a_kernel_are_found_when_weights_are_loaded() {
     let gpu = gpu();
     let narrow = Config { vit_heads: 8, ..Golden::open("stream").config };
     let width = narrow.embed_dim / 8;
@@ -262,7 +263,7 @@ fn heads_that_no_kernel_is_for_are_found_when_weights_are_loaded() {
     assert!(Engine::load(&weights, DType::BF16, &Device::Cpu).is_ok());
 }
 
-/// A pass that was not accepted is dropped where the next call comes from, on a thread that never used the GPU.
+/// A pass that was not accepted is dropped on the thread of the next call, which may never have used the GPU.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn a_session_is_reset_by_a_thread_new_to_the_gpu() {
@@ -279,21 +280,21 @@ fn a_session_is_reset_by_a_thread_new_to_the_gpu() {
     let (alone, expected) = (bits(&stream(&golden, DType::BF16, &gpu)), run(&mut session));
     thread::scope(|scope| scope.spawn(|| session.reset()).join().unwrap());
     assert_eq!(run(&mut session), expected);
-    // Dropped at the next push instead, and by the session's end.
+    // Here it is dropped by the next push, and when the session ends.
     let frame = frames(&golden).remove(0);
     thread::scope(|scope| scope.spawn(|| session.push(frame).map(drop)).join().unwrap()).unwrap();
     thread::scope(|scope| scope.spawn(move || drop(session)).join().unwrap());
     assert_eq!(bits(&stream(&golden, DType::BF16, &gpu)), alone);
 }
 
-/// The published size in both number types, see `goldens.rs`.
+/// The published size in float32 and bfloat16, see `goldens.rs`.
 #[test]
 #[ignore = "full size: needs an NVIDIA GPU with 20 GB of memory"]
 fn full_size() {
     let gpu = gpu();
     let golden = Golden::open("full-size");
     check(&golden, "full-size", &stream(&golden, DType::F32, &gpu), |_| FLOAT32);
-    // What the published code in bfloat16 is off by.
+    // The errors of the published code in bfloat16.
     let published = |what: &str| if what == "pose_enc" { 1.4e-1 } else { 2.5e-2 };
     check(&golden, "full-size", &stream(&golden, DType::BF16, &gpu), published);
 }

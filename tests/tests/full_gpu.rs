@@ -1,4 +1,4 @@
-//! The cache on a GPU that is nearly full. This is a test program of its own, because it takes all memory.
+//! The cache on a GPU that is nearly full. It is a separate test program because it allocates all memory.
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
@@ -9,18 +9,19 @@ use periplus_cache::{CacheConfig, KvCache, PassKind};
 use periplus_kernels::pages::append;
 use periplus_tests::gpu;
 
-/// Rows of a page of 64 MiB, all of which are retained.
+/// Rows per page of 64 MiB. All of them are special tokens that are retained.
 const ROWS: usize = 16_384;
 const PAGE: usize = 64 << 20;
 const LAYERS: usize = 3;
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn what_is_needed_is_held_where_twice_as_much_does_not_fit() {
+fn a_pool_grows_where_twice_its_size_does_not_fit() {
     let device = cuda_stream(&gpu()).unwrap();
     let block = |bytes: usize| Tensor::zeros(bytes, DType::U8, &device);
-    // All memory but what is let go again: pages of two frames in each layer, queries, keys and values, and 18 pages of special tokens
-    // a layer, so that 32 do not fit, and 17 do beside 16 of one layer.
+    // Fill the memory, then free enough for the pages of two frames in each layer, for queries, keys and values, and
+    // for 18 pages of special tokens per layer. So 32 pages per layer do not fit, but 17 do, beside the 16 old ones of
+    // one layer.
     let kept: Vec<_> = (0..).map_while(|_| block(PAGE).ok()).collect();
     let room = LAYERS * (2 + 18) + 18 + 4;
     assert!(kept.len() > room, "a GPU with more than a few gigabytes");
@@ -40,7 +41,7 @@ fn what_is_needed_is_held_where_twice_as_much_does_not_fit() {
     };
     let mut held = 0;
     let error: CacheError = (0..60).find_map(|frame| push(frame).map(|pages| held = pages).err()).unwrap();
-    println!("{held} special pages a layer, then: {error}");
+    println!("{held} special pages per layer, then: {error}");
     assert!(matches!(error, CacheError::CardFull { .. }), "{error}");
     assert!((17..32).contains(&held), "{held} pages");
     for layer in 0..LAYERS {

@@ -1,4 +1,4 @@
-//! The tokens after every stage against expected ones, to find the first wrong one.
+//! The tokens after every stage against expected values, to find the first stage that is wrong.
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
@@ -66,7 +66,7 @@ fn a_pass_that_fails_leaves_no_trace_on_a_gpu() {
     no_trace_on(&gpu(), 1e-4);
 }
 
-/// Wherever a pass fails, the video goes on as if it had not been: caches of both kinds, retained rows, time.
+/// Wherever a pass fails, the state of the video stays unchanged: both caches, retained rows, time.
 fn no_trace_on(device: &Device, bound: f64) {
     let golden = Golden::open("stream");
     let weights = Weights::synthetic(golden.config.clone(), golden.weights_seed()).unwrap();
@@ -97,7 +97,7 @@ fn no_trace_on(device: &Device, bound: f64) {
                 drop(passes);
                 assert_eq!(state.record(), before, "{stage}");
             }
-            // Run in full and dropped leaves no trace either.
+            // A complete pass that is dropped leaves no trace either.
             drop(model.forward(&mut workspace, &frames, Video { state: &mut state, kind }, Outputs::Poses).unwrap());
             assert_eq!(state.record(), before);
         }

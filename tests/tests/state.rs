@@ -1,4 +1,4 @@
-//! The state of a video as a value: several videos in one batch, and states that are saved and restored.
+//! The state of a video: several videos in one batch, and states that are saved and restored.
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
@@ -9,7 +9,7 @@ use periplus_checkpoint::Weights;
 use periplus_model::{Model, ModelError, Outputs, PassKind, Prediction, Video, VideoState, Workspace};
 use periplus_tests::Golden;
 
-/// Everything that the network says of one frame.
+/// All outputs of the network for a pass, as bits.
 fn bits(prediction: &Prediction) -> Vec<u32> {
     let dense = [&prediction.depth, &prediction.world_points].into_iter().flatten();
     let parts = [&prediction.pose_enc].into_iter().chain(dense.flat_map(|dense| [&dense.values, &dense.confidence]));
@@ -40,7 +40,7 @@ impl Bench {
         self.golden.config.stream.scale_frames
     }
 
-    /// The frames of a pass from `first` on, from the start again where the golden has no more.
+    /// The frames of a pass from `first` on. Starts again from the beginning when the golden has no more frames.
     fn frames(&self, first: usize, kind: PassKind) -> Tensor {
         let starts = self.frames.dim(0).unwrap() - kind.frames() + 1;
         self.frames.narrow(0, first % starts, kind.frames()).unwrap()
@@ -57,7 +57,7 @@ impl Bench {
         bits
     }
 
-    /// A video of which `frames` frames are cached, that began with frame `offset` of the golden.
+    /// A video with `frames` cached frames that began with frame `offset` of the golden.
     fn video(&mut self, offset: usize, frames: usize) -> VideoState {
         let mut state = self.state();
         let scale = self.scale_frames();
@@ -69,8 +69,8 @@ impl Bench {
     }
 }
 
-/// Four videos at different points in time, one of them with its scale pass and one with a candidate, in one batch: bit for bit
-/// what each gives alone.
+/// Four videos at different times in one batch, one of them with its scale pass and one with a candidate. The outputs
+/// are equal to those of each video alone, bit for bit.
 #[test]
 fn four_videos_in_one_batch() {
     for (golden, dtype) in [("stream", DType::F32), ("stream-point-head", DType::BF16)] {
@@ -84,7 +84,7 @@ fn four_videos_in_one_batch() {
         };
         let mut alone = states(&mut bench);
         let mut together = states(&mut bench);
-        // The second round shows that the first one left each state as if it had run alone.
+        // The second round shows that the first one left correct states.
         for round in 0..2 {
             let kinds = kinds.map(|kind| match kind {
                 PassKind::Scale(_) if round == 1 => PassKind::Keyframe,
@@ -139,14 +139,14 @@ fn a_batch_that_does_not_fit_is_refused() {
     assert!(matches!(error, ModelError::OtherModel), "{error}");
     let error = refused(&two, vec![Video { state: &mut state, kind: PassKind::Scale(2) }]);
     assert!(error.to_string().contains("scale pass"), "{error}");
-    // Half of the rows: another picture size.
+    // Half of the rows, so another picture size.
     let half = frames.i(0..1).unwrap().narrow(1, 0, 14).unwrap().contiguous().unwrap();
     let error = refused(&half, vec![Video { state: &mut state, kind: PassKind::Keyframe }]);
     assert!(matches!(error, ModelError::FrameSize { .. }), "{error}");
     assert_eq!(state.record(), before);
 }
 
-/// A state goes through JSON and named tensors at any point of a video, and the video continues bit for bit.
+/// A state can be saved as JSON and named tensors at any point of a video; the restored video continues bit for bit.
 #[test]
 fn a_restored_video_continues_bit_for_bit() {
     for (golden, dtype) in [("stream", DType::F32), ("stream-keep-camera", DType::BF16)] {
@@ -172,7 +172,7 @@ fn a_restored_video_continues_bit_for_bit() {
                 first += kind.frames();
             }
         }
-        // A state that lacks something is refused and changes nothing.
+        // An incomplete state is refused and changes nothing.
         let state = bench.video(0, scale + 2);
         for missing in ["frame_pages.0", "camera.0"] {
             let mut tensors: HashMap<_, _> = state.tensors().unwrap().into_iter().collect();

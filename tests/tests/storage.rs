@@ -1,4 +1,4 @@
-//! What happens to weights that the storage asked for cannot hold.
+//! Weights that are out of range for their dtype, or not finite.
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
@@ -9,9 +9,9 @@ use periplus::checkpoint::FloatType;
 use periplus::{Engine, EngineError, Frame, ModelError, Outputs, Raster, SessionConfig, Viewport, Weights};
 use periplus_tests::Golden;
 
-/// 1e6 is beyond float16 (65504) and well within bfloat16.
+/// 1e6 is out of range for float16 (65504) but not for bfloat16.
 #[test]
-fn weights_beyond_float16_are_named_instead_of_becoming_infinite() {
+fn weights_out_of_range_for_float16_are_named_instead_of_becoming_infinite() {
     const TENSOR: &str = "aggregator.frame_blocks.1.mlp.fc1.weight";
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("large.safetensors");
@@ -28,7 +28,7 @@ fn weights_beyond_float16_are_named_instead_of_becoming_infinite() {
     assert!(Engine::load(&weights, DType::BF16, &Device::Cpu).is_ok());
 }
 
-/// NaN anywhere in the weights is an error that names the output it reaches. The session stays as it was.
+/// NaN anywhere in the weights gives an error that names the affected output. The session stays unchanged.
 #[test]
 fn weights_that_are_not_finite_are_an_error_at_the_first_frame() {
     let folder = tempfile::tempdir().unwrap();
@@ -41,14 +41,14 @@ fn weights_that_are_not_finite_are_an_error_at_the_first_frame() {
     for (tensor, value, outputs, expected) in [
         ("aggregator.camera_token", f32::NAN, Outputs::Poses, Some("pose")),
         ("camera_head.pose_branch.fc2.bias", f32::NAN, Outputs::All, Some("pose")),
-        // The last layer's ReLU gives a field of view of 0, which is a number.
+        // The ReLU of the last layer gives a field of view of 0, which is finite.
         ("camera_head.pose_branch.fc2.bias", -1e4, Outputs::Poses, None),
         ("depth_head.norm.weight", f32::NAN, Outputs::Depth, Some("depth")),
         ("depth_head.scratch.layer1_rn.weight", f32::NAN, Outputs::Depth, Some("depth")),
         ("depth_head.scratch.refinenet1.resConfUnit2.conv1.weight", f32::NAN, Outputs::Depth, Some("depth")),
         ("depth_head.scratch.output_conv2.0.bias", f32::NAN, Outputs::Depth, Some("depth")),
         ("depth_head.scratch.output_conv2.2.bias", f32::NAN, Outputs::Depth, Some("depth")),
-        // exp of it is infinite.
+        // exp(1e3) is infinite.
         ("depth_head.scratch.output_conv2.2.bias", 1e3, Outputs::Depth, Some("depth")),
         ("point_head.scratch.output_conv2.2.bias", f32::NAN, Outputs::All, Some("world points")),
         ("point_head.scratch.output_conv2.2.bias", f32::NAN, Outputs::Depth, None),
