@@ -16,7 +16,7 @@ pub enum ModelError {
     #[error(transparent)]
     Device(DeviceError),
     /// A device that is neither the CPU nor an NVIDIA GPU.
-    #[error("there are no kernels for the device {0}: use the CPU or an NVIDIA GPU")]
+    #[error("there are no kernels for {0}: compute on the CPU or an NVIDIA GPU")]
     UnsupportedDevice(String),
     /// The key-value cache.
     #[error(transparent)]

@@ -19,7 +19,7 @@ mod workspace;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use candle_core::{DType, Device};
+use candle_core::{DType, Device, DeviceLocation};
 
 pub use error::ModelError;
 pub use forward::{Pass, Video};
@@ -71,9 +71,7 @@ impl Model {
     pub fn load(weights: VarBuilder, config: &Config) -> Result<Self, ModelError> {
         config.validate()?;
         let (config, dtype) = (config.clone(), weights.dtype());
-        if !matches!(weights.device(), Device::Cpu | Device::Cuda(_)) {
-            return Err(ModelError::UnsupportedDevice(format!("{:?}", weights.device().location())));
-        }
+        check_device(weights.device().location())?;
         let device = &usable_cuda_stream(weights.device())?;
         check(&config, dtype, device)?;
         let bytes = config.weight_bytes(dtype.size_in_bytes());
@@ -120,6 +118,14 @@ impl Model {
 /// Identifiers of models.
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
+/// Refuses devices without kernels.
+fn check_device(location: DeviceLocation) -> Result<(), ModelError> {
+    match location {
+        DeviceLocation::Cpu | DeviceLocation::Cuda { .. } => Ok(()),
+        DeviceLocation::Metal { gpu_id } => Err(ModelError::UnsupportedDevice(format!("Metal GPU {gpu_id}"))),
+    }
+}
+
 /// That the trunk can be stored as `dtype` and `device` has kernels for all heads.
 fn check(config: &Config, dtype: DType, device: &Device) -> Result<(), ModelError> {
     if FloatType::of(dtype).is_none() {
@@ -142,5 +148,18 @@ fn check(config: &Config, dtype: DType, device: &Device) -> Result<(), ModelErro
 impl Drop for Model {
     fn drop(&mut self) {
         bind_to_thread(&self.device);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metal_devices_are_refused_in_a_sentence() {
+        let error = check_device(DeviceLocation::Metal { gpu_id: 1 }).unwrap_err();
+        assert_eq!(error.to_string(), "there are no kernels for Metal GPU 1: compute on the CPU or an NVIDIA GPU");
+        assert!(check_device(Device::Cpu.location()).is_ok());
+        assert!(check_device(DeviceLocation::Cuda { gpu_id: 0 }).is_ok());
     }
 }
