@@ -1,4 +1,4 @@
-//! How close a trajectory comes to another one that is known up to a similarity.
+//! Trajectory evaluation: Sim(3) alignment (Umeyama) and absolute trajectory error.
 
 use nalgebra::{Isometry3, Matrix3, Matrix4, Point3, Quaternion, Similarity3, Translation3, UnitQuaternion, Vector3};
 
@@ -6,33 +6,33 @@ use nalgebra::{Isometry3, Matrix3, Matrix4, Point3, Quaternion, Similarity3, Tra
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AlignmentError {
-    /// The trajectories are not of the same length, so which position belongs to which is not known.
+    /// The trajectories differ in length, so it is not known which positions belong together.
     #[error("the trajectories have {estimate} and {truth} positions; give one position of each per frame")]
     LengthsDiffer {
-        /// Positions of the estimate.
+        /// Number of positions of the estimate.
         estimate: usize,
-        /// Positions of the truth.
+        /// Number of positions of the truth.
         truth: usize,
     },
-    /// Two positions can be moved onto any two others, so their error would mean nothing.
+    /// There are fewer than three positions. A similarity takes any two positions to any two others, without error.
     #[error("{0} positions are too few to align; at least 3 are needed")]
     TooFew(usize),
-    /// A coordinate is infinite, not a number, or so large that its square is.
+    /// A coordinate is NaN or infinite, or its square overflows.
     #[error("a position is not finite or too large to align")]
     NotFinite,
-    /// One of the two does not move (or the two move in ways that have nothing in common), so no scale takes one
-    /// to the other.
+    /// One trajectory does not move, or the two are not correlated, so there is no scale between them.
     #[error("one of the trajectories stands still, so there is no scale between the two")]
     NoScale,
 }
 
-/// The similarity that takes `estimate` closest to `truth`, in the sense of least squares: camera centres in world
-/// coordinates, one of each per frame.
+/// The similarity that takes `estimate` to `truth` with the least squared error. Both are camera centres in world
+/// coordinates, one per frame.
 ///
-/// The closed solution of Umeyama, "Least-squares estimation of transformation parameters between two point
-/// patterns" (PAMI 1991). The rotation is found as the quaternion of Horn, "Closed-form solution of absolute
-/// orientation using unit quaternions" (JOSA A 1987): the same optimum, always a proper rotation, and no special
-/// case when all positions lie in a plane. On a line, the rotation about it is arbitrary (and changes no residual).
+/// This is the closed-form solution of Umeyama, "Least-squares estimation of transformation parameters between two
+/// point patterns" (PAMI 1991). The rotation is computed as a quaternion after Horn, "Closed-form solution of absolute
+/// orientation using unit quaternions" (JOSA A 1987), which has the same optimum, is always a proper rotation, and
+/// needs no special case for positions in a plane. If all positions are on a line, the rotation about the line is
+/// arbitrary; residuals do not depend on it.
 ///
 /// # Errors
 /// If the lengths differ, there are fewer than three positions, one is not finite, or one trajectory stands still.
@@ -56,7 +56,7 @@ pub fn align(estimate: &[Point3<f64>], truth: &[Point3<f64>]) -> Result<Similari
     if !(f64::is_finite(from_variance) && f64::is_finite(to_variance)) {
         return Err(AlignmentError::NotFinite);
     }
-    // Positions that are all the same leave a spread of rounding errors, some 1e-16 of their size.
+    // Equal positions have a spread of rounding errors, about 1e-16 of their size.
     let stands_still = |variance: f64, mean: &Vector3<f64>| variance.sqrt() <= 1e-12 * mean.norm();
     if stands_still(from_variance, &from_mean) || stands_still(to_variance, &to_mean) {
         return Err(AlignmentError::NoScale);
@@ -70,8 +70,7 @@ pub fn align(estimate: &[Point3<f64>], truth: &[Point3<f64>]) -> Result<Similari
     Ok(Similarity3::from_isometry(Isometry3::from_parts(Translation3::from(translation), rotation), scale))
 }
 
-/// Absolute trajectory error: root mean square of the distances that are left after [`align`], in the unit of
-/// `truth`.
+/// Absolute trajectory error (ATE): the root mean square of the distances after [`align`], in the unit of `truth`.
 ///
 /// # Errors
 /// Those of [`align`].
@@ -81,7 +80,7 @@ pub fn absolute_trajectory_error(estimate: &[Point3<f64>], truth: &[Point3<f64>]
     Ok((squares.sum::<f64>() / truth.len() as f64).sqrt())
 }
 
-/// Length of the way through `positions`, in their unit; zero for fewer than two.
+/// The length of the path through `positions`, in their unit. 0 for fewer than two positions.
 pub fn path_length(positions: &[Point3<f64>]) -> f64 {
     positions.windows(2).map(|pair| (pair[1] - pair[0]).norm()).sum()
 }
@@ -90,7 +89,7 @@ fn mean(points: &[Point3<f64>]) -> Vector3<f64> {
     points.iter().map(|point| point.coords / points.len() as f64).sum()
 }
 
-/// The rotation R that maximises trace(R * covariance), covariance = mean of from * to^T, and that maximum.
+/// The rotation R that maximises trace(R * covariance), with covariance = mean of from * to^T, and the maximum.
 #[rustfmt::skip]
 fn closest_rotation(covariance: &Matrix3<f64>) -> Option<(UnitQuaternion<f64>, f64)> {
     let s = covariance;

@@ -1,18 +1,18 @@
-//! The camera of one frame: what the network says of it, and what follows.
+//! The camera of a frame: the network's pose encoding, the pose, and pinhole intrinsics.
 
 use nalgebra::{Isometry3, Matrix3, Quaternion, Translation3, UnitQuaternion, Vector3};
 
 use crate::Viewport;
 
-/// The network's nine numbers: translation of the camera in the world, quaternion x y z w of its rotation
-/// (camera to world, of any length), vertical and horizontal field of view in radians.
+/// The network's nine values for a camera: its position in the world; the quaternion x y z w of its camera-to-world
+/// rotation, not normalised; vertical and horizontal field of view in radians.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PoseEncoding(pub [f32; 9]);
 
 /// A pinhole camera without distortion, in pixels.
 ///
-/// Pixels are projected to and unprojected as whole numbers, like the published code does with the network's principal
-/// point, though that is at half the width (see [`Viewport`] for this convention and the half pixel between the two).
+/// Pixel (0, 0) has coordinates (0, 0) at its centre, as in the published code. The principal point of the network is
+/// at half the width and height, though: see [`Viewport`] for this convention, and the half pixel between the two.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Intrinsics {
     /// Focal length along x.
@@ -26,11 +26,12 @@ pub struct Intrinsics {
 }
 
 impl PoseEncoding {
-    /// Camera to world. A quaternion without a direction (of length zero, or not finite) gives the identity
-    /// rotation: the network never means one. A translation that is not finite is passed on as it is.
+    /// The camera-to-world pose. A quaternion that is 0 or not finite gives the identity rotation; the network never
+    /// means to output one. A translation that is not finite is not changed.
     pub fn camera_to_world(&self) -> Isometry3<f64> {
         let [x, y, z, qx, qy, qz, qw, ..] = self.0.map(f64::from);
-        // No f32 squared leaves the range of f64, so the length is exact enough and zero only for zero.
+        // The square of an f32 is always in the range of f64, so the length is accurate, and 0 only for a zero
+        // quaternion.
         let rotation = UnitQuaternion::try_new(Quaternion::new(qw, qx, qy, qz), 0.0)
             .filter(|rotation| rotation.coords.iter().all(|value| value.is_finite()));
         Isometry3::from_parts(Translation3::new(x, y, z), rotation.unwrap_or_default())
@@ -38,7 +39,7 @@ impl PoseEncoding {
 
     /// The camera of a picture of `width` x `height` pixels: f = size / 2 / tan(field of view / 2), c = size / 2.
     ///
-    /// A field of view of zero gives an infinite focal length.
+    /// A field of view of 0 gives an infinite focal length.
     pub fn intrinsics(&self, width: u32, height: u32) -> Intrinsics {
         let [.., fov_y, fov_x] = self.0.map(f64::from);
         let (cx, cy) = (f64::from(width) / 2.0, f64::from(height) / 2.0);
@@ -57,11 +58,11 @@ impl Intrinsics {
         )
     }
 
-    /// The same camera in the pixels of the picture that came in.
+    /// The same camera in pixels of the original picture.
     ///
-    /// The inverse of the viewport's map: c = (c - offset) / scale, f = f / scale. A principal point at half the
-    /// network's picture (where the network puts it, see [`PoseEncoding::intrinsics`]) so lands at half the
-    /// original when the crop or padding is central.
+    /// This is the inverse of the viewport's map: c = (c - offset) / scale, f = f / scale. The network puts the
+    /// principal point at half of its picture (see [`PoseEncoding::intrinsics`]). If the crop or padding is central,
+    /// the result is half of the original picture.
     #[must_use]
     pub fn in_original(&self, viewport: &Viewport) -> Intrinsics {
         let ([scale_x, scale_y], [offset_x, offset_y]) = (viewport.scale, viewport.offset);
@@ -73,13 +74,12 @@ impl Intrinsics {
         }
     }
 
-    /// The point, in camera coordinates, seen at pixel (`u`, `v`) at `depth` along z.
+    /// The point, in camera coordinates, at pixel (`u`, `v`) and `depth` along z.
     pub fn unproject(&self, u: f64, v: f64, depth: f64) -> Vector3<f64> {
         Vector3::new((u - self.cx) / self.fx * depth, (v - self.cy) / self.fy * depth, depth)
     }
 
-    /// The pixel at which `point`, in camera coordinates, is seen. Means nothing unless the point lies in front of
-    /// the camera (z > 0).
+    /// The pixel of `point`, which is in camera coordinates. Only valid for points in front of the camera (z > 0).
     pub fn project(&self, point: &Vector3<f64>) -> [f64; 2] {
         [point.x / point.z * self.fx + self.cx, point.y / point.z * self.fy + self.cy]
     }

@@ -1,18 +1,18 @@
-//! How close a depth is to another one that is known up to a scale.
+//! Depth evaluation: absolute relative error under one common scale.
 
-/// What [`depth_error`] finds.
+/// The result of [`depth_error`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DepthError {
-    /// The one factor by which the estimate was multiplied: the median of truth / estimate.
+    /// The factor that multiplies the estimate: the median of truth / estimate.
     pub scale: f64,
-    /// Absolute relative error: mean over the pixels of |scale * estimate - truth| / truth.
+    /// Absolute relative error: the mean over pixels of |scale * estimate - truth| / truth.
     pub abs_rel: f64,
 }
 
-/// Compares depths of a whole clip, given as (estimate, truth) per pixel, under one scale for all of them.
+/// Compares the depths of a whole clip, given as (estimate, truth) per pixel, with one scale for all.
 ///
-/// Pixels without a depth (zero, negative or not finite, in either) are left out; `None` if that leaves none. Keeps
-/// eight bytes a pixel meanwhile.
+/// Pixels whose estimate or truth is 0, negative or not finite are ignored. `None` if no pixels remain. Uses eight
+/// bytes of memory per pixel.
 pub fn depth_error(pixels: impl IntoIterator<Item = (f32, f32)>) -> Option<DepthError> {
     let known = |depth: f32| depth.is_finite() && depth > 0.0;
     let mut ratios: Vec<f64> = pixels
@@ -25,7 +25,8 @@ pub fn depth_error(pixels: impl IntoIterator<Item = (f32, f32)>) -> Option<Depth
     Some(DepthError { scale, abs_rel: errors.sum::<f64>() / ratios.len() as f64 })
 }
 
-/// The middle value, or the mean of the two middle ones, as NumPy's; `None` of nothing. Reorders `values`.
+/// The median as in NumPy: the middle value, or the mean of the two middle ones. `None` if `values` is empty. Reorders
+/// `values`.
 pub fn median(values: &mut [f64]) -> Option<f64> {
     let middle = values.len() / 2;
     let even = values.len().is_multiple_of(2);

@@ -1,4 +1,4 @@
-//! The answer for one frame.
+//! The output for a frame.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use nalgebra::{Isometry3, Point3, Vector3};
 
 use crate::{Intrinsics, PoseEncoding, Raster, Timestamp, Viewport};
 
-/// How far each pixel is.
+/// Depth and confidence of each pixel.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DepthMap {
     /// Depth along z, in the unit of the stream; network resolution.
@@ -17,9 +17,9 @@ pub struct DepthMap {
 }
 
 impl DepthMap {
-    /// The pixels as points of the world, row by row, of a camera with `intrinsics` (at network resolution) that stands at
-    /// `camera_to_world`. A depth that is not finite gives a point that is not finite. Of a padded picture the bars
-    /// have points as well, which mean nothing: [`Viewport::shown`] tells them apart.
+    /// The pixels as points in the world, for a camera with `intrinsics` (at network resolution) and pose
+    /// `camera_to_world`. A depth that is not finite gives a point that is not finite. The bars of a padded picture get
+    /// points, too, which are meaningless: [`Viewport::shown`] says which pixels are valid.
     pub fn points(&self, intrinsics: &Intrinsics, camera_to_world: &Isometry3<f64>) -> Raster<Point3<f32>> {
         let rotation = camera_to_world.rotation.to_rotation_matrix();
         let origin = camera_to_world.translation.vector;
@@ -30,46 +30,46 @@ impl DepthMap {
     }
 }
 
-/// What a point head says (stage-1 checkpoints carry one).
+/// The output of a point head, which stage-1 checkpoints have.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorldPoints {
-    /// Position of each pixel's point in the world, x y z; network resolution.
+    /// World coordinates x y z of each pixel; network resolution.
     pub points: Raster<[f32; 3]>,
     /// Confidence of the points, 1 and above.
     pub confidence: Raster<f32>,
 }
 
-/// What the engine says of one frame.
+/// The output of the engine for one frame.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FrameOutput {
-    /// Number of the frame in the stream, from 0.
+    /// Index of the output, from 0.
     pub index: usize,
-    /// Number of the frame in its clip, from 0, with those counted that the source left out.
+    /// Number of the frame in its clip, from 0. Frames that the source leaves out count, too.
     pub number: usize,
-    /// Where the frame came from (a file name, say), if the source gave one.
+    /// Name of the frame, for example its file name, if the source has one.
     pub name: Option<Arc<str>>,
-    /// When the frame was taken, if the source knows.
+    /// When the frame was taken, if the source knows it.
     pub timestamp: Option<Timestamp>,
     /// Whether the frame stays in the cache.
     pub keyframe: bool,
-    /// The network's own numbers for the camera, from which pose and intrinsics follow.
+    /// The network's values for the camera, from which pose and intrinsics are computed.
     pub pose_encoding: PoseEncoding,
-    /// Pose of the camera: takes camera coordinates to world coordinates.
+    /// Pose of the camera: the transform from camera to world coordinates.
     ///
-    /// The world is the first camera's, but for the network's error: the first pose is close to the identity, not equal. The unit is
-    /// the network's own for each clip and no metre. Poses are not revised later. To compare with a ground truth,
-    /// [`align`](crate::align) first.
+    /// World coordinates are those of the first camera, up to the network's error: the first pose is close to the
+    /// identity, but not equal. The unit of length is arbitrary for each clip, not a metre. Poses are not revised
+    /// later. To compare with a ground truth, [`align`](crate::align) first.
     pub camera_to_world: Isometry3<f64>,
-    /// The camera at network resolution; [`Intrinsics::in_original`] gives it at that of the original.
+    /// Intrinsics at network resolution; [`Intrinsics::in_original`] converts them to the original resolution.
     pub intrinsics: Intrinsics,
-    /// How the network's picture lies in the original.
+    /// The map from the original picture to the network's picture.
     pub viewport: Viewport,
-    /// How far each pixel is; `None` where only poses were asked for.
+    /// Depth and confidence; `None` if the session outputs only poses.
     pub depth_map: Option<DepthMap>,
-    /// What the point head says; `None` for checkpoints without one, and where it was not asked for.
+    /// Points of the point head; `None` if the checkpoint has none, or the session does not output them.
     pub world_points: Option<WorldPoints>,
-    /// What the network saw, 8-bit RGB.
+    /// The network's input, 8-bit RGB.
     pub pixels: Arc<Raster<[u8; 3]>>,
-    /// Time the engine took for this frame (of the scale frames: their share).
+    /// Time of the engine for this frame. Scale frames share the time of their pass equally.
     pub elapsed: Duration,
 }

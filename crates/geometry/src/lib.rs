@@ -1,11 +1,11 @@
-//! What the answer for one frame is: pose, intrinsics, depth and points, and the mathematics on them.
+//! Outputs of a frame (pose, intrinsics, depth, points) and the geometry on them: projection, alignment, evaluation.
 //!
-//! Conventions, everywhere: poses are camera-to-world, camera axes are OpenCV's (x right, y down, z forward),
-//! pixels are unprojected by their whole numbers (see [`Intrinsics`]), angles are radians. Lengths are in the unit of the stream, which is metric
-//! only as far as the network's training was.
+//! Conventions: poses are camera-to-world; camera axes are OpenCV's (x right, y down, z forward); integer pixel
+//! coordinates are pixel centres (see [`Intrinsics`]); angles are in radians. Lengths are in the unit of the stream,
+//! which is metric only as far as the network's training was.
 //!
-//! Poses are [`nalgebra`] isometries, the type that Rust code for SLAM and robotics passes around; in 64 bits, so
-//! that long chains of poses can be composed.
+//! Poses are [`nalgebra`] isometries, as in most Rust code for SLAM and robotics, in float64, so that long chains of
+//! poses can be composed.
 
 mod alignment;
 mod camera;

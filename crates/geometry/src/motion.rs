@@ -1,18 +1,18 @@
-//! How far the picture has moved between two frames.
+//! Image motion between two frames, which decides on keyframes.
 
 use crate::{PoseEncoding, Raster};
 
 /// [`displacement`] samples every eighth pixel along x and y.
 const STRIDE: usize = 8;
-/// Smallest depth in front of a camera.
+/// The smallest depth that counts as in front of a camera.
 const NEAREST: f64 = 1e-6;
 
-/// The mean distance in pixels between where `pose` and where `reference` see the same points.
+/// The mean distance in pixels between the projections of the same points into the cameras `pose` and `reference`.
 ///
-/// `depth` belongs to the frame with `pose`, at network resolution; both cameras have its size. Every eighth pixel along x and
-/// y counts if its point lies in front of both cameras. The result is infinite if none of the points lies in front of
-/// `reference`: the camera has turned away from all that it saw. It is 0 if `depth` has no valid pixel at all, since then
-/// nothing is known.
+/// `depth` belongs to the frame with `pose`, at network resolution; both cameras have its size. Every eighth pixel
+/// along x and y is used if its point is in front of both cameras. The result is infinite if no point is in front of
+/// `reference`: the camera has turned away from everything it saw. It is 0 if `depth` has no valid pixel, because then
+/// the motion is unknown.
 pub fn displacement(pose: &PoseEncoding, depth: &Raster<f32>, reference: &PoseEncoding) -> f64 {
     let (Ok(width), Ok(height)) = (u32::try_from(depth.width()), u32::try_from(depth.height())) else {
         return 0.0;

@@ -1,29 +1,29 @@
-//! When a frame was taken.
+//! Timestamps of frames, in nanoseconds.
 
 use std::fmt;
 
 const NANOSECONDS: i64 = 1_000_000_000;
 
-/// A time in nanoseconds: since the start of a clip, or since 1970 where a source has such times. A float64 of seconds since
-/// 1970 would lose the last digits.
+/// A time in nanoseconds: since the start of a clip, or since 1970 if the source has such times. (Seconds since 1970 in
+/// float64 would lose the last digits.)
 ///
-/// Displays as seconds in decimal, with the digits that are needed.
+/// `Display` prints decimal seconds, with as many digits as needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// A number of nanoseconds.
+    /// A timestamp of `nanoseconds`.
     pub fn from_nanoseconds(nanoseconds: i64) -> Self {
         Self(nanoseconds)
     }
 
-    /// Seconds, rounded to nanoseconds; `None` for what is not finite or over 292 years.
+    /// A timestamp of `seconds`, rounded to nanoseconds. `None` if `seconds` is not finite or more than 292 years.
     pub fn from_seconds(seconds: f64) -> Option<Self> {
         let nanoseconds = (seconds * NANOSECONDS as f64).round();
         (nanoseconds.abs() < i64::MAX as f64).then_some(Self(nanoseconds as i64))
     }
 
-    /// Seconds in decimal, such as `1305031102.175304`. Digits beyond nanoseconds are dropped.
+    /// Parses decimal seconds, such as `1305031102.175304`. Digits beyond nanoseconds are dropped.
     pub fn parse(seconds: &str) -> Option<Self> {
         let (whole, fraction) = seconds.split_once('.').unwrap_or((seconds, ""));
         if whole.is_empty() || !whole.bytes().chain(fraction.bytes()).all(|byte| byte.is_ascii_digit()) {
@@ -34,12 +34,12 @@ impl Timestamp {
         whole.checked_add(fraction.parse().ok()?).map(Self)
     }
 
-    /// Nanoseconds.
+    /// The time in nanoseconds.
     pub fn nanoseconds(self) -> i64 {
         self.0
     }
 
-    /// The nearest float64 of seconds.
+    /// The time in seconds, rounded to float64.
     pub fn seconds(self) -> f64 {
         self.0 as f64 / NANOSECONDS as f64
     }

@@ -1,4 +1,4 @@
-//! Cameras at their limits, and in the pixels of the original picture.
+//! Cameras with extreme values, and intrinsics in pixels of the original picture.
 
 #![allow(clippy::float_cmp, reason = "these numbers are exact")]
 
@@ -12,7 +12,7 @@ fn encoding(quaternion: [f32; 4]) -> PoseEncoding {
 
 #[test]
 fn a_quaternion_of_any_length_is_a_rotation() {
-    // A quarter turn about z, far from and at the ends of what f32 can hold.
+    // A quarter turn about z, with quaternions of ordinary length and of the smallest and largest f32 values.
     for length in [1e-30, 0.1, 1.0, 7.0, 1e30, f32::MAX] {
         let pose = encoding([0.0, 0.0, length, length]).camera_to_world();
         let turned = pose * Vector3::x();
@@ -46,7 +46,7 @@ fn projection_undoes_unprojection() {
 
 #[test]
 fn the_original_camera_sees_the_same_ray_at_the_original_pixel() {
-    // 1000 x 2000 pixels shrunk to 500 x 1002 and cropped to 500 x 500 in the middle.
+    // 1000 x 2000 pixels, resized to 500 x 1002 and cropped to 500 x 500 at the centre.
     let viewport = Viewport { original: [1000, 2000], network: [500, 500], scale: [0.5, 0.501], offset: [0.0, -251.0] };
     let network = encoding([0.0, 0.0, 0.0, 1.0]).intrinsics(500, 500);
     let original = network.in_original(&viewport);
@@ -60,12 +60,12 @@ fn the_original_camera_sees_the_same_ray_at_the_original_pixel() {
 #[test]
 fn the_bars_of_a_padded_picture_do_not_show_the_original() {
     let shown = |viewport: Viewport| viewport.shown().values().iter().map(|&shown| u8::from(shown)).collect::<Vec<_>>();
-    // 30 x 20 pixels at a third and a half of their size, one column and two rows of the padding before them.
+    // 30 x 20 pixels, scaled by 1/3 and 1/2, after one column and two rows of padding.
     let padded = Viewport { original: [30, 20], network: [12, 14], scale: [1.0 / 3.0, 0.5], offset: [1.0, 2.0] };
     let row = [0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0];
     let expected: Vec<_> = (0..14).flat_map(|y| if (2..12).contains(&y) { row } else { [0; 12] }).collect();
     assert_eq!(shown(padded), expected);
-    // Whole pictures, and cropped ones whose scale is rounded.
+    // Whole pictures, and cropped pictures with a rounded scale.
     assert_eq!(shown(Viewport::identity(3, 2)), [1; 6]);
     let cropped = Viewport { original: [1000, 2000], network: [7, 7], scale: [0.007, 0.0069], offset: [0.0, -3.0] };
     assert_eq!(shown(cropped), [1; 49]);

@@ -1,4 +1,4 @@
-//! Trajectories under a similarity, depths under a scale.
+//! Evaluation of trajectories up to a similarity, and of depth up to a scale.
 
 #![allow(clippy::float_cmp, reason = "these numbers are exact")]
 
@@ -10,7 +10,7 @@ fn points(rows: &[[f64; 3]]) -> Vec<Point3<f64>> {
     rows.iter().copied().map(Point3::from).collect()
 }
 
-/// A crooked way and another one that is something like it.
+/// Two curved paths that are roughly similar.
 fn ways() -> (Vec<Point3<f64>>, Vec<Point3<f64>>) {
     let estimate = [[0.0, 0.0, 0.0], [1.0, 0.1, 0.0], [2.0, 0.0, 0.5], [2.5, 1.0, 1.0], [3.0, 2.0, 1.2]];
     let truth = [[5.0, 1.0, 0.0], [5.1, 3.0, 0.1], [5.0, 5.0, 1.0], [3.0, 6.0, 2.2], [1.0, 7.0, 2.5]];
@@ -19,7 +19,7 @@ fn ways() -> (Vec<Point3<f64>>, Vec<Point3<f64>>) {
 
 #[test]
 fn numbers_are_those_of_the_singular_value_decomposition() {
-    // Umeyama's formulas in NumPy; the second truth is mirrored, where they need the correction of the sign.
+    // Expected: Umeyama's formulas in NumPy. The second truth is mirrored, which needs the correction of the sign.
     let (estimate, truth) = ways();
     let mirrored: Vec<_> = truth.iter().map(|p| Point3::new(p.x, p.y, -p.z)).collect();
     for (truth, scale, error, translation) in [
@@ -95,7 +95,7 @@ proptest! {
 fn depths_are_compared_at_the_median_scale() {
     let pairs = [(2.0, 1.0), (1.0, 2.0), (4.0, 2.0), (3.0, 3.0)];
     let even = depth_error(pairs).unwrap();
-    // NumPy: s = median(truth / estimate), mean(|s * estimate - truth| / truth).
+    // Expected, in NumPy: s = median(truth / estimate), mean(|s * estimate - truth| / truth).
     assert!((even.scale - 0.75).abs() < 1e-12 && (even.abs_rel - 0.46875).abs() < 1e-12);
     let odd = depth_error(pairs[..3].iter().copied()).unwrap();
     assert!((odd.scale - 0.5).abs() < 1e-12 && (odd.abs_rel - 0.25).abs() < 1e-12);

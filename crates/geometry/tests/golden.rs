@@ -1,4 +1,4 @@
-//! Cameras, points and displacements of the reference implementation (four frames of 84 x 56 pixels).
+//! Cameras, points and displacements against the reference implementation (four frames of 84 x 56 pixels).
 
 #![allow(clippy::unwrap_used, reason = "outside of #[test] functions, but still tests")]
 #![allow(clippy::float_cmp, reason = "these zeros are exact")]
@@ -63,7 +63,7 @@ fn poses_intrinsics_and_points_are_those_of_the_reference() {
     let golden = Golden::load();
     for frame in 0..4 {
         let output = golden.output(frame);
-        // nalgebra stores columns, the reference rows.
+        // nalgebra is column-major, the reference is row-major.
         let pose = output.camera_to_world.to_homogeneous().fixed_view::<3, 4>(0, 0).transpose();
         assert_close(pose.as_slice(), &golden.frame("camera_to_world", frame), 1e-6);
         assert_close(output.intrinsics.matrix().transpose().as_slice(), &golden.frame("intrinsics", frame), 1e-6);
@@ -79,7 +79,7 @@ fn poses_intrinsics_and_points_are_those_of_the_reference() {
 fn displacement_is_that_of_the_reference() {
     let golden = Golden::load();
     let reference = golden.output(0).pose_encoding;
-    // The reference implementation in float64.
+    // Expected: the reference implementation in float64.
     let expected = [0.0, 727.647_200_564_527_3, 1_894.636_463_717_063_9, 1_354.833_119_491_276_4];
     for (frame, expected) in expected.into_iter().enumerate() {
         let output = golden.output(frame);
@@ -107,7 +107,7 @@ fn a_camera_that_turned_away_from_all_it_saw_has_moved_infinitely_far() {
     let depth = Raster::new(84, 56, vec![2.0; 84 * 56]).unwrap();
     assert_eq!(displacement(&turned, &depth, &here), f64::INFINITY);
     assert!(displacement(&here, &depth, &here) < 1e-12);
-    // One valid pixel on the grid is enough to tell.
+    // One valid pixel on the grid is enough.
     let mut values = vec![f32::NAN; 84 * 56];
     values[8 * 84 + 16] = 2.0;
     let depth = Raster::new(84, 56, values).unwrap();
