@@ -1,4 +1,4 @@
-//! Where the camera was: streams a folder of pictures and prints a position per frame.
+//! Trajectory: streams a folder of pictures and prints the camera's position for each frame.
 //!
 //! `cargo run --release -p periplus-examples --example trajectory -- FRAMES WEIGHTS.safetensors`
 
@@ -25,7 +25,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     let [frames, weights] = arguments.as_slice() else {
         return Err("give a folder of pictures and a safetensors file".into());
     };
-    // A card where there is one, with --features cuda.
+    // A GPU if there is one and the program was built with --features cuda.
     let (device, reason) = device::best();
     if let Some(reason) = reason {
         eprintln!("computing on the CPU: {reason}");

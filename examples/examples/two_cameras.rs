@@ -1,4 +1,4 @@
-//! Two videos at once: one set of weights, a session and a thread for each.
+//! Two cameras at the same time: one engine, and a session and a thread for each camera.
 //!
 //! `cargo run --release -p periplus-examples --example two_cameras -- WEIGHTS.safetensors LEFT RIGHT`
 
@@ -27,7 +27,7 @@ fn run() -> Result<(), Failure> {
     let [weights, left, right] = arguments.as_slice() else {
         return Err("give a safetensors file and two folders of pictures".into());
     };
-    // A card where there is one, with --features cuda.
+    // A GPU if there is one and the program was built with --features cuda.
     let (device, reason) = device::best();
     if let Some(reason) = reason {
         eprintln!("computing on the CPU: {reason}");

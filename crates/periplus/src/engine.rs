@@ -1,4 +1,4 @@
-//! The weights, shared.
+//! The engine: a loaded network, which sessions share.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use periplus_model::Model;
 
 use crate::{EngineError, Session, SessionConfig};
 
-/// A loaded network. Cloning is cheap; any number of sessions and threads may share one.
+/// A loaded network. Clones share the weights; any number of sessions and threads may use one engine.
 #[derive(Clone)]
 pub struct Engine {
     model: Arc<Model>,
@@ -20,21 +20,22 @@ pub struct Engine {
 impl Engine {
     /// Loads the network onto `device`.
     ///
-    /// `dtype` (float32, bfloat16 or float16) is what the trunk's weights and the cache are stored in; on the CPU all
-    /// arithmetic is float32 whatever it is, and float32 is fastest. On a card products are of numbers of this type, with
-    /// float32 sums; bfloat16 is what the published code uses. Float16 is finer, but what leaves its range (65504) stays at
-    /// its end, so it suits checkpoints that are known to stay within. The dense heads are float16 on a card for bfloat16, too,
-    /// and eight times finer for it: a checkpoint whose depth differs between card and CPU wants float32.
+    /// `dtype` (float32, bfloat16 or float16) is the dtype of the trunk's weights and of the cache. On the CPU,
+    /// arithmetic is always float32, and float32 is fastest. On a GPU, gemms and attention compute in this dtype, with
+    /// float32 sums; the published code uses bfloat16. Float16 has eight times the precision, but values are clamped to
+    /// its range (65504), so use it only for checkpoints that stay in this range. On a GPU, the dense heads are also
+    /// float16 for bfloat16: if the depth of a checkpoint differs between GPU and CPU, use float32.
     ///
-    /// On a card, memory that is freed stays with the program until it ends.
+    /// On a GPU, freed memory stays with the process until it ends.
     ///
     /// # Errors
-    /// A tensor that is missing or of the wrong shape, another `dtype`, a card that lacks the kernels, or too little memory.
+    /// If a tensor is missing or has the wrong shape, the dtype is another one, the device is not supported (a Metal
+    /// device, or a GPU without kernels), or there is too little memory.
     pub fn load(weights: &Weights, dtype: DType, device: &Device) -> Result<Self, EngineError> {
         Self::from_var_builder(weights.var_builder(dtype, device), weights.config())
     }
 
-    /// As [`Engine::load`], from any tensors that Candle has: in memory, or from a file that it reads.
+    /// As [`Engine::load`], with weights from any `VarBuilder`: tensors in memory, or a file that Candle reads.
     ///
     /// # Errors
     /// As [`Engine::load`].
@@ -47,15 +48,15 @@ impl Engine {
         self.model.config()
     }
 
-    /// What fits pictures to the network: to the width that it was trained on, cut into its patches.
+    /// Preprocessing to the width that the network was trained on, in whole patches.
     ///
     /// # Errors
-    /// A network for pictures that no memory holds.
+    /// If the configuration's pictures do not fit in memory.
     pub fn preprocess(&self, resize: Resize) -> Result<Preprocess, ImageSizeError> {
         preprocess(self.config(), self.config().image_size(), resize)
     }
 
-    /// The network itself, for those who want tensors.
+    /// The network itself, which takes and gives tensors.
     pub fn model(&self) -> &Model {
         &self.model
     }
@@ -63,17 +64,18 @@ impl Engine {
     /// A session for one video.
     ///
     /// # Errors
-    /// A setting out of range, keyframes by motion where only poses are wanted, or a card that has no memory left.
+    /// If a setting is out of range, keyframes by motion are combined with [`Outputs::Poses`](crate::Outputs::Poses),
+    /// or the GPU is out of memory.
     pub fn session(&self, config: SessionConfig) -> Result<Session, EngineError> {
         Session::new(Arc::clone(&self.model), config)
     }
 }
 
-/// What fits pictures to a network of `config`: to `image_size` pixels, cut into its patches. What it was trained on, and suits it
-/// best, [`Engine::preprocess`] takes by itself.
+/// Preprocessing to a width of `image_size` pixels, in whole patches, for a network of `config`. [`Engine::preprocess`]
+/// uses the width that the network was trained on, which is best.
 ///
 /// # Errors
-/// An image size that is not made of whole patches, or too large for memory.
+/// If the image size is not a multiple of the patch size, or too large for memory.
 pub fn preprocess(config: &Config, image_size: u32, resize: Resize) -> Result<Preprocess, ImageSizeError> {
     let patch = u32::try_from(config.patch_size).unwrap_or(u32::MAX);
     Preprocess::new(image_size, patch, resize)

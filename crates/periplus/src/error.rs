@@ -1,39 +1,39 @@
-//! What can go wrong between a frame and its output.
+//! Errors of engines and sessions.
 
 use periplus_model::ModelError;
 
-/// Why an engine could not be made, or a frame not be answered.
+/// Why an engine could not be loaded, or a frame has no output.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// The network: its weights, its memory, its input.
+    /// An error of the network: its weights, its memory, its input.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// A frame that does not divide into patches.
+    /// A frame whose width or height is not a multiple of the patch size.
     #[error("frame {index} of {width} x {height} pixels is not made of whole patches of {patch} x {patch}")]
     Patches {
-        /// Number of the frame in the stream.
+        /// Index of the frame's output.
         index: usize,
-        /// Its width.
+        /// Width of the frame.
         width: usize,
-        /// Its height.
+        /// Height of the frame.
         height: usize,
         /// Side of a patch.
         patch: usize,
     },
-    /// A frame whose viewport is none.
-    #[error("frame {index} has a viewport that cannot be: sizes and scales must be above 0, and all numbers finite")]
+    /// A frame with an invalid viewport.
+    #[error("frame {index} has an invalid viewport: sizes and scales must be above 0, and all values finite")]
     NoViewport {
-        /// Number of the frame in the stream.
+        /// Index of the frame's output.
         index: usize,
     },
-    /// A frame whose viewport is of another picture.
+    /// A frame whose viewport is for another size.
     #[error(
-        "frame {index} is {width} x {height} pixels and its viewport is of {viewport_width} x {viewport_height}: both are of the \
-         picture that the network sees"
+        "frame {index} is {width} x {height} pixels, but its viewport is for {viewport_width} x {viewport_height}: both must have \
+         the size of the network's picture"
     )]
     Viewport {
-        /// Number of the frame in the stream.
+        /// Index of the frame's output.
         index: usize,
         /// Width of its pixels.
         width: usize,
@@ -44,40 +44,40 @@ pub enum EngineError {
         /// Height of its viewport.
         viewport_height: u32,
     },
-    /// A frame of another size than those before it.
+    /// A frame with another size than the frames before it.
     #[error(
-        "frame {index} is {width} x {height} pixels and those before it {expected_width} x \
-         {expected_height}: a session keeps one size, reset it to start a new clip"
+        "frame {index} is {width} x {height} pixels, but the frames before it are {expected_width} x \
+         {expected_height}: all frames of a session must have one size, reset it to start a new clip"
     )]
     FrameSize {
-        /// Number of the frame in the stream.
+        /// Index of the frame's output.
         index: usize,
         /// Width of the frames before it.
         expected_width: usize,
         /// Height of the frames before it.
         expected_height: usize,
-        /// Width of this one.
+        /// Width of this frame.
         width: usize,
-        /// Height of this one.
+        /// Height of this frame.
         height: usize,
     },
     /// An output that is NaN or infinite: the weights are damaged, or too large for the dtype they are stored in.
-    #[error("the {what} of frame {index} is not a finite number: the checkpoint is damaged, or needs float32")]
+    #[error("the {what} of frame {index} is NaN or infinite: the checkpoint is damaged, or needs float32")]
     NotFinite {
-        /// Number of the frame in the stream.
+        /// Index of the frame's output.
         index: usize,
-        /// Which output.
+        /// Name of the output.
         what: &'static str,
     },
-    /// A setting of the session that cannot be.
+    /// An invalid setting of a session.
     #[error("{0}")]
     Setting(&'static str),
-    /// The network answered in a shape that it never should.
+    /// An output of the network has the wrong shape. This is a bug.
     #[error("the output has an unexpected shape: {0}")]
     Shape(String),
 }
 
-/// What fails around the network fails as it does within.
+/// Candle errors outside of the network are reported like those inside.
 impl From<candle_core::Error> for EngineError {
     fn from(error: candle_core::Error) -> Self {
         Self::Model(error.into())

@@ -1,27 +1,27 @@
-//! Which frames stay in the cache.
+//! Keyframe selection: which frames stay in the cache.
 
 use periplus_geometry::{DepthMap, PoseEncoding, displacement};
 use periplus_model::Outputs;
 
-/// Views that the network was trained on at once; a clip of more is thinned to 160 to 320 keyframes.
+/// The most views that the network saw together in training. Longer clips get 160 to 320 keyframes.
 const TRAINED_VIEWS: usize = 320;
 
-/// The interval between keyframes that suits a clip of `frames`: 1 up to 320 frames, ceil(frames / 320) beyond.
+/// The best interval between keyframes for a clip of `frames`: ceil(frames / 320).
 pub fn keyframe_interval(frames: usize) -> usize {
     frames.div_ceil(TRAINED_VIEWS).max(1)
 }
 
-/// Which frames, after the scale frames, stay in the cache and are seen by later ones.
+/// Which frames after the scale frames stay in the cache, so that later frames see them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Keyframes {
-    /// The first and every so-many-th after it; at least 1. [`keyframe_interval`] suggests a number.
+    /// The first frame and every N-th frame after it; N must be at least 1. [`keyframe_interval`] suggests an interval.
     Every(usize),
-    /// The first; after it each frame in which the picture has moved by more than `pixels` on average since the last
-    /// keyframe (see [`displacement`]), or with which `max_gap` frames have passed since. Needs [`Outputs::Depth`].
+    /// The first frame, then each frame with more image motion than `pixels` since the last keyframe (see
+    /// [`displacement`]), or that is `max_gap` frames after it. Needs [`Outputs::Depth`].
     ByMotion {
         /// Mean displacement in pixels of the network's picture.
         pixels: f64,
-        /// Frames after which one is kept in any case; at least 1.
+        /// Largest distance between keyframes, in frames; at least 1.
         max_gap: usize,
     },
 }
@@ -42,29 +42,29 @@ impl Keyframes {
     }
 }
 
-/// What the rule needs to know of the frames so far.
+/// What keyframe selection needs to know about the frames so far.
 #[derive(Debug, Clone)]
 pub(crate) struct KeyframeHistory {
-    /// Frames since the scale frames.
+    /// Number of frames after the scale frames.
     streamed: usize,
-    /// Frames since the last kept one.
+    /// Number of frames after the last keyframe.
     since_kept: usize,
     kept_pose: PoseEncoding,
 }
 
 impl KeyframeHistory {
-    /// Starts after scale frames of which `last` is the latest.
+    /// The history after the scale frames. `last` is the pose of the last one.
     pub(crate) fn after_scale_frames(last: PoseEncoding) -> Self {
         Self { streamed: 0, since_kept: 0, kept_pose: last }
     }
 
-    /// Whether the next frame is known to stay before it has run. The window then moves before it looks.
+    /// Whether the next frame is known to be a keyframe before it runs. The window then moves before its attention.
     pub(crate) fn foreseen(&self, rule: Keyframes) -> bool {
         matches!(rule, Keyframes::Every(interval) if self.streamed.is_multiple_of(interval))
     }
 
-    /// Whether the frame that has just run stays. [`Keyframes::check`] sees to it that there is a depth map where the
-    /// rule looks at it.
+    /// Whether the frame that has just run is a keyframe. [`Keyframes::check`] makes sure that there is a depth map if
+    /// the rule needs one.
     pub(crate) fn decide(&self, rule: Keyframes, pose: &PoseEncoding, map: Option<&DepthMap>) -> bool {
         match rule {
             Keyframes::Every(_) => self.foreseen(rule),
@@ -76,7 +76,7 @@ impl KeyframeHistory {
         }
     }
 
-    /// A frame has been answered.
+    /// Records a frame.
     pub(crate) fn record(&mut self, kept: bool, pose: PoseEncoding) {
         self.streamed += 1;
         if kept {
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_to_where_nothing_is_known_makes_a_keyframe() {
+    fn a_jump_away_from_everything_visible_makes_a_keyframe() {
         let here = PoseEncoding([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
         let turned = PoseEncoding([0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0]);
         let ones = Raster::new(16, 16, vec![1.0; 256]).unwrap();

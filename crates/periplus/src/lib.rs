@@ -21,7 +21,7 @@
 //! # }
 //! ```
 //!
-//! Poses are camera-to-world, camera axes OpenCV's (x right, y down, z forward). The library never prints, exits or
+//! Poses are camera-to-world; camera axes are OpenCV's (x right, y down, z forward). The library never prints, exits or
 //! reads the environment.
 
 mod engine;

@@ -1,4 +1,4 @@
-//! From frames to results in main memory: pixels to the device, the forward pass, the readback.
+//! Inference for a session: upload of pixels, the forward pass, readback of results.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::{EngineError, SessionConfig};
 
 /// The network, and the state of one video in it.
 pub(crate) struct Network {
-    // Dropped before the weights that its CUDA stream may still read.
+    // Dropped before the weights, which its CUDA stream may still read.
     pub(crate) state: VideoState,
     workspace: Workspace,
     readback: Readback,
@@ -44,7 +44,7 @@ impl Network {
         })
     }
 
-    /// Runs the scale frames, which start the video, and keeps them.
+    /// Runs the scale frames, which start the video, and keeps them in the cache.
     pub(crate) fn scale_pass(&mut self, frames: &[&Frame]) -> Result<(Phase, Vec<FrameOutput>), EngineError> {
         let started = Instant::now();
         let (pass, results) = self.run(frames, PassKind::Scale(frames.len()), 0)?;
@@ -59,10 +59,10 @@ impl Network {
         Ok((phase, outputs.map(|(index, (result, frame))| result.output(frame, index, true, elapsed)).collect()))
     }
 
-    /// Runs frames of which the first has number `index` in the video. They become part of it when the pass is accepted.
+    /// Runs frames. `index` is that of the first output. The frames become part of the video when the pass is accepted.
     ///
     /// # Errors
-    /// A result that is not finite, or a device that fails.
+    /// If a result is not finite, or the device fails.
     pub(crate) fn run(
         &mut self,
         frames: &[&Frame],
@@ -83,21 +83,21 @@ impl Network {
     }
 }
 
-/// `[1, height, width, 3]` bytes.
+/// Uploads the pixels of a frame: `[1, height, width, 3]` bytes.
 fn pixels(frame: &Frame, device: &Device) -> Result<Tensor, EngineError> {
     let (width, height) = size(frame);
     let _span = tracing::trace_span!("copies").entered();
     Ok(Tensor::from_slice(frame.pixels.values().as_flattened(), (1, height, width, 3), device)?)
 }
 
-/// The outputs for one frame in main memory.
+/// The results for one frame in main memory.
 struct FrameValues {
     pose: Vec<f32>,
     depth: Option<DenseValues>,
     world_points: Option<DenseValues>,
 }
 
-/// Values, their confidence, and whether there is one that is not finite.
+/// Values, their confidence, and whether any of them is not finite.
 struct DenseValues {
     values: Vec<f32>,
     confidence: Vec<f32>,
@@ -129,7 +129,7 @@ fn read(prediction: &Prediction, readback: &mut Readback) -> Result<Vec<FrameVal
 }
 
 impl FrameValues {
-    /// Checks the values of `frame`, which is number `index` of the video.
+    /// Checks the values of `frame`, whose output has this index.
     fn result(self, frame: &Frame, index: usize) -> Result<FrameResult, EngineError> {
         let pose = <[f32; 9]>::try_from(self.pose.as_slice())
             .map_err(|_| EngineError::Shape(format!("a pose of {} values", self.pose.len())))?;
@@ -161,7 +161,7 @@ impl FrameValues {
 }
 
 impl FrameResult {
-    /// The output for `frame`, which is number `index` of the video.
+    /// The output for `frame`.
     pub(crate) fn output(self, frame: &Frame, index: usize, keyframe: bool, elapsed: Duration) -> FrameOutput {
         let [width, height] = frame.viewport.network;
         FrameOutput {
@@ -182,7 +182,7 @@ impl FrameResult {
     }
 }
 
-/// A value for every pixel.
+/// A raster of `values`, if there is one value per pixel.
 fn raster<T>((width, height): (usize, usize), values: Vec<T>) -> Result<Raster<T>, EngineError> {
     let count = values.len();
     Raster::new(width, height, values)

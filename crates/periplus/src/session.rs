@@ -1,4 +1,4 @@
-//! A video: frames in, outputs out.
+//! A session: one video, frames in and outputs out.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,14 +13,14 @@ use crate::keyframes::KeyframeHistory;
 use crate::network::Network;
 use crate::{EngineError, Keyframes};
 
-/// How a session streams.
+/// Settings of a session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionConfig {
     /// Scale frames, window, camera iterations, and what is retained of frames that leave the window.
     pub stream: StreamSettings,
     /// Which frames stay in the cache.
     pub keyframes: Keyframes,
-    /// Which outputs are wanted. For a trajectory alone, [`Outputs::Poses`] saves the time for depth.
+    /// Which outputs to compute. If only the trajectory is needed, [`Outputs::Poses`] saves the time for depth.
     pub outputs: Outputs,
 }
 
@@ -31,16 +31,16 @@ impl From<&Config> for SessionConfig {
     }
 }
 
-/// What a session holds.
+/// Frame counts and memory of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionStats {
-    /// Frames with an output.
+    /// Number of frames with an output.
     pub frames: usize,
-    /// Frames that were kept, which is also the time index of the next.
+    /// Number of frames kept in the cache, which is also the time index of the next frame.
     pub keyframes: usize,
-    /// Pages of the key-value cache in use: one for each frame that is visible in full.
+    /// Frame pages of the key-value cache in use: one for each frame in the window.
     pub frame_pages_in_use: usize,
-    /// Special tokens retained of frames that left the window.
+    /// Special tokens retained from frames that left the window.
     pub special_rows: usize,
     /// Bytes of the key-value cache, free pages included.
     pub cache_bytes: usize,
@@ -48,8 +48,7 @@ pub struct SessionStats {
     pub camera_bytes: usize,
 }
 
-/// One video on its way through the engine. Made by [`crate::Engine::session`]. It may be sent from thread to thread between
-/// its calls.
+/// A session for one video, made by [`crate::Engine::session`]. It may move from thread to thread between calls.
 pub struct Session {
     network: Network,
     config: SessionConfig,
@@ -58,7 +57,7 @@ pub struct Session {
     frames: usize,
 }
 
-/// Where in its video a session is.
+/// The phase of a session: before or after the scale pass.
 pub(crate) enum Phase {
     /// Scale frames that have arrived. They go through the network together.
     Waiting(Vec<Frame>),
@@ -77,13 +76,12 @@ impl Session {
         Ok(Self { network, config, phase: Phase::Waiting(Vec::new()), frames: 0 })
     }
 
-    /// Takes the next frame. Returns nothing until the scale frames are complete, then the outputs of all of them, then one
-    /// output per frame.
+    /// Takes the next frame. Returns nothing until the scale frames are complete, then the outputs of all of them, then
+    /// one output per frame.
     ///
     /// # Errors
-    /// A frame that is not made of whole patches, has an impossible viewport or that of another picture, or is of another size
-    /// than the first; an output that is not finite; a device that fails. The frame is then dropped and the session is
-    /// unchanged.
+    /// If the frame is not made of whole patches, has an invalid viewport, or has another size than the frames before
+    /// it; if an output is not finite; if the device fails. The frame is then dropped and the session is unchanged.
     pub fn push(&mut self, frame: Frame) -> Result<Vec<FrameOutput>, EngineError> {
         self.check(&frame)?;
         match &mut self.phase {
@@ -100,11 +98,11 @@ impl Session {
         }
     }
 
-    /// Ends the video: if it is shorter than the scale frames, those there are run now. Frames that are pushed afterwards
-    /// follow as in any longer video.
+    /// Ends the video. If it has fewer frames than the scale frames, they run now. Frames may still be pushed
+    /// afterwards, as in a longer video.
     ///
     /// # Errors
-    /// An output that is not finite, or a device that fails. The frames then still wait.
+    /// If an output is not finite, or the device fails. The frames then still wait.
     pub fn finish(&mut self) -> Result<Vec<FrameOutput>, EngineError> {
         match &self.phase {
             Phase::Waiting(waiting) if !waiting.is_empty() => {
@@ -115,14 +113,15 @@ impl Session {
         }
     }
 
-    /// Forgets the video and keeps the memory. The next video may have another picture size.
+    /// Removes all frames, to start a new video. Keeps the allocated memory. The next video may have another picture
+    /// size.
     pub fn reset(&mut self) {
         self.network.state.reset();
         self.phase = Phase::Waiting(Vec::new());
         self.frames = 0;
     }
 
-    /// What the session holds.
+    /// Frame counts and memory.
     pub fn stats(&self) -> SessionStats {
         let cache = self.network.state.stats();
         SessionStats {
@@ -135,17 +134,17 @@ impl Session {
         }
     }
 
-    /// Where it computes: on a GPU, its own [CUDA stream](crate::device::cuda_stream).
+    /// The device of the session. On a GPU, it has its own [CUDA stream](crate::device::cuda_stream).
     pub fn device(&self) -> &Device {
         self.network.state.device()
     }
 
-    /// How it streams.
+    /// The settings of the session.
     pub fn config(&self) -> &SessionConfig {
         &self.config
     }
 
-    /// Checks what the network would refuse, before the frame waits with others.
+    /// Checks a frame on arrival, so that an invalid one does not wait with others.
     fn check(&self, frame: &Frame) -> Result<(), EngineError> {
         let patch = self.network.model.config().patch_size;
         let (width, height) = size(frame);
@@ -199,7 +198,7 @@ impl Session {
     }
 }
 
-/// Width and height of the picture that the network sees.
+/// Width and height of the network's picture.
 pub(crate) fn size(frame: &Frame) -> (usize, usize) {
     (frame.pixels.width(), frame.pixels.height())
 }

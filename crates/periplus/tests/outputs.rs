@@ -1,5 +1,7 @@
-//! What of a frame a session computes. A program of its own: where a test is the only one with a subscriber, tracing asks the
-//! subscriber of whichever thread comes to a span first whether anybody wants it, and keeps the answer for all.
+//! A session computes only the outputs that are asked for.
+//!
+//! This is a separate test program: `tracing` caches per span whether a subscriber is interested, so spans that other
+//! tests reach first, without a subscriber, would be disabled for this one.
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 

@@ -1,4 +1,4 @@
-//! What a session promises beside the right numbers: order, errors that leave it as it was, reset, sharing.
+//! Behaviour of sessions: order of outputs, errors that leave a session unchanged, reset, sharing of an engine.
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
@@ -12,7 +12,7 @@ use periplus::{
     Weights,
 };
 
-/// The same outputs, whatever the time they took.
+/// The outputs without their times.
 fn assert_same(a: &[FrameOutput], b: &[FrameOutput]) {
     assert_eq!(a.len(), b.len());
     for (a, b) in a.iter().zip(b) {
@@ -98,7 +98,8 @@ fn sessions_on_several_threads_share_weights_and_nothing_else() {
 fn weights_and_cache_in_halves_stay_near() {
     let frames = || (0..5).map(|i| frame(28, 42, i));
     let exact = run(&engine(DType::F32), frames());
-    // Rounding to 8 and 11 significant bits. A wrong layer is off by 1; the camera head amplifies rounding.
+    // The errors of rounding to 8 and 11 significant bits; the camera head amplifies them. A wrong layer has an error
+    // of 1.
     for (dtype, bound) in [(DType::BF16, 5e-2), (DType::F16, 5e-3)] {
         let halves = run(&engine(dtype), frames());
         for (exact, half) in exact.iter().zip(&halves) {
