@@ -60,12 +60,13 @@ impl Bench {
     }
 }
 
-/// The largest allowed distance of results in `dtype` from results in float32.
-fn bound(dtype: DType) -> f64 {
+/// The largest allowed distance of results in `dtype` from results in float32, given that of float32: at most five times the
+/// distance measured on an H200.
+fn bound(dtype: DType, float32: f64) -> f64 {
     match dtype {
         DType::F16 => 5e-4,
         DType::BF16 => 4e-3,
-        _ => 3e-6,
+        _ => float32,
     }
 }
 
@@ -92,12 +93,12 @@ fn linear_layers() {
             let activation = ACTIVATIONS[case % 4];
             let y = linear(&x, &w, b, activation).unwrap();
             assert_eq!(y.dtype(), dtype);
-            assert_same(&y, &linear(&cpu_x, &cpu_w, cpu_b, activation).unwrap(), bound(dtype));
+            assert_same(&y, &linear(&cpu_x, &cpu_w, cpu_b, activation).unwrap(), bound(dtype, 1.5e-6));
 
             let (sum, cpu_sum) = bench.float(&[rows, outputs]);
             linear_add(&sum, &x, &w, b).unwrap();
             linear_add(&cpu_sum, &cpu_x, &cpu_w, cpu_b).unwrap();
-            assert_same(&sum, &cpu_sum, bound(DType::F32));
+            assert_same(&sum, &cpu_sum, 3e-6);
         }
     }
     let ((x, _), (w, _)) = (bench.pair(&[4, 8], DType::BF16), bench.pair(&[8, 8], DType::F16));
@@ -122,12 +123,12 @@ fn convolutions() {
             let (b, cpu_b) = bench.float(&[outputs]);
             let y = conv2d(&x, &w, Some(&b), stride, padding, Activation::Relu).unwrap();
             let cpu_y = conv2d(&cpu_x, &cpu_w, Some(&cpu_b), stride, padding, Activation::Relu).unwrap();
-            assert_same(&y, &cpu_y, bound(dtype));
+            assert_same(&y, &cpu_y, bound(dtype, 1.2e-6));
             if stride == 1 {
                 let (sum, cpu_sum) = bench.pair(y.dims(), dtype);
                 conv2d_add(&sum, &x, &w, None, padding).unwrap();
                 conv2d_add(&cpu_sum, &cpu_x, &cpu_w, None, padding).unwrap();
-                assert_same(&sum, &cpu_sum, bound(dtype));
+                assert_same(&sum, &cpu_sum, bound(dtype, 1.2e-6));
             }
         }
     }
@@ -143,7 +144,7 @@ fn norms() {
             let ((w, cpu_w), (b, cpu_b)) = (bench.float(&[channels]), bench.float(&[channels]));
             let y = layer_norm(&x, &w, &b, 1e-5, dtype).unwrap();
             assert_eq!(y.dtype(), dtype);
-            assert_same(&y, &layer_norm(&cpu_x, &cpu_w, &cpu_b, 1e-5, DType::F32).unwrap(), bound(dtype));
+            assert_same(&y, &layer_norm(&cpu_x, &cpu_w, &cpu_b, 1e-5, DType::F32).unwrap(), bound(dtype, 3e-7));
         }
     }
 }
@@ -178,10 +179,10 @@ fn rotation_of_queries_and_keys() {
                 norm_rotate(&qkv, &n, &rotary).unwrap();
                 norm_rotate_append(&moved, &n, &rotary, &pool, 1).unwrap();
                 norm_rotate_append(&cpu_qkv, &c, &cpu_rotary, &cpu_pool, 1).unwrap();
-                assert_same(&qkv, &cpu_qkv, bound(dtype));
-                assert_same(&moved.narrow(1, 0, 1).unwrap(), &cpu_qkv.narrow(1, 0, 1).unwrap(), bound(dtype));
+                assert_same(&qkv, &cpu_qkv, bound(dtype, 4e-7));
+                assert_same(&moved.narrow(1, 0, 1).unwrap(), &cpu_qkv.narrow(1, 0, 1).unwrap(), bound(dtype, 5e-7));
                 // All pages, so that the test sees changes to other rows.
-                assert_same(&pool, &cpu_pool, bound(dtype));
+                assert_same(&pool, &cpu_pool, bound(dtype, 1.6e-7));
             }
         }
     }
@@ -195,7 +196,7 @@ fn attention_within_frames_and_over_pages() {
         for (frames, tokens, heads) in [(1, 1, 1), (2, 65, 3), (1, 1005, 2), (3, 130, 16)] {
             let (qkv, cpu_qkv) = bench.pair(&[frames, tokens, 3, heads, 64], dtype);
             let y = self_attention(&qkv).unwrap();
-            assert_same(&y, &self_attention(&cpu_qkv).unwrap(), bound(dtype));
+            assert_same(&y, &self_attention(&cpu_qkv).unwrap(), bound(dtype, 1.5e-6));
         }
         let tables =
             [(vec![0, 1, 2], vec![], 9), (vec![2, 0], vec![1, 0], 37), (vec![], vec![1], 1), (vec![3], vec![0, 2], 20)];
@@ -209,7 +210,7 @@ fn attention_within_frames_and_over_pages() {
                 }
                 let y = paged_attention(&qkv, Pools { frames: &pool.0, special: &other.0 }, &table).unwrap();
                 let cpu_pools = Pools { frames: &pool.1, special: &other.1 };
-                assert_same(&y, &paged_attention(&cpu_qkv, cpu_pools, &table).unwrap(), bound(dtype));
+                assert_same(&y, &paged_attention(&cpu_qkv, cpu_pools, &table).unwrap(), bound(dtype, 1e-6));
             }
         }
     }
@@ -251,18 +252,18 @@ fn pictures() {
     let ((scale, cpu_scale), (shift, cpu_shift)) = (bench.float(&[3]), bench.float(&[3]));
     let expected = patches(&cpu_pixels, &cpu_scale, &cpu_shift, 14, DType::F32).unwrap();
     for dtype in DTYPES {
-        assert_same(&patches(&pixels, &scale, &shift, 14, dtype).unwrap(), &expected, bound(dtype));
+        assert_same(&patches(&pixels, &scale, &shift, 14, dtype).unwrap(), &expected, bound(dtype, 2.5e-7));
         for (dims, height, width) in
             [([1, 19, 14, 256], 37, 27), ([2, 5, 7, 3], 11, 7), ([1, 1, 1, 8], 3, 4), ([1, 6, 5, 16], 1, 1)]
         {
             let (x, cpu_x) = bench.pair(&dims, dtype);
             let y = bilinear(&x, height, width).unwrap();
             let cpu_y = bilinear(&cpu_x, height, width).unwrap();
-            assert_same(&y, &cpu_y, bound(dtype));
+            assert_same(&y, &cpu_y, bound(dtype, 1.5e-7));
             let (sum, cpu_sum) = bench.pair(&[dims[0], height, width, dims[3]], dtype);
             bilinear_add(&sum, &x).unwrap();
             bilinear_add(&cpu_sum, &cpu_x).unwrap();
-            assert_same(&sum, &cpu_sum, bound(dtype));
+            assert_same(&sum, &cpu_sum, bound(dtype, 1.4e-7));
         }
         for (dims, k) in [([1, 5, 7, 64], 2), ([2, 3, 4, 48], 4), ([1, 2, 3, 9], 3)] {
             let (x, cpu_x) = bench.pair(&dims, dtype);
@@ -272,7 +273,7 @@ fn pictures() {
         let ((u, cpu_u), (v, cpu_v)) = (bench.float(&[11, 12]), bench.float(&[9, 12]));
         add_plane(&x, &u, &v).unwrap();
         add_plane(&cpu_x, &cpu_u, &cpu_v).unwrap();
-        assert_same(&x, &cpu_x, bound(dtype));
+        assert_same(&x, &cpu_x, bound(dtype, 1e-30));
         for first in [0, 7, 99] {
             let (x, cpu_x) = bench.pair(&[13, 24], dtype);
             relu_in_place(&x, first).unwrap();
@@ -285,8 +286,8 @@ fn pictures() {
                 let ((w, cpu_w), (b, cpu_b)) = (bench.float(&[outputs, channels]), bench.float(&[outputs]));
                 let found = predict(&x, &w, &b, activation).unwrap();
                 let expected = predict(&cpu_x, &cpu_w, &cpu_b, activation).unwrap();
-                assert_same(&found.values, &expected.values, bound(DType::F32));
-                assert_same(&found.confidence, &expected.confidence, bound(DType::F32));
+                assert_same(&found.values, &expected.values, 3e-7);
+                assert_same(&found.confidence, &expected.confidence, 3e-7);
                 assert_eq!(found.not_finite.to_vec1::<f32>().unwrap(), [0.0]);
                 // A bias that makes every confidence infinite.
                 let large = Tensor::from_vec(vec![200_f32; outputs], outputs, &Device::Cpu).unwrap();
@@ -317,11 +318,11 @@ fn tokens_side_by_side_and_modulated() {
     }
     let ((a, cpu_a), (b, cpu_b)) = (bench.float(&[2, 9, 12]), bench.float(&[2, 9, 5]));
     assert_error(concat(&[a.clone(), b.narrow(0, 0, 1).unwrap()], a.device()), &["[2, 9, 12]"]);
-    assert_error(concat(std::slice::from_ref(&a), &Device::Cpu), &["not on the device"]);
+    assert_error(concat(std::slice::from_ref(&a), &Device::Cpu), &["not on the requested device"]);
     assert_same(&join_channels(&a, &b).unwrap(), &join_channels(&cpu_a, &cpu_b).unwrap(), 1e-30);
     let ((x, cpu_x), (n, cpu_n)) = (bench.float(&[3, 40]), bench.float(&[3, 40]));
     let (m, cpu_m) = bench.float(&[3, 120]);
-    assert_same(&modulate(&x, &n, &m).unwrap(), &modulate(&cpu_x, &cpu_n, &cpu_m).unwrap(), bound(DType::F32));
+    assert_same(&modulate(&x, &n, &m).unwrap(), &modulate(&cpu_x, &cpu_n, &cpu_m).unwrap(), 3e-7);
 }
 
 /// Operands that are read may belong to another CUDA stream, those that are written may not.
@@ -357,7 +358,7 @@ fn layers_without_inputs_give_their_bias() {
             let ((x, cpu_x), (w, cpu_w)) = (bench.pair(&[rows, 0], dtype), bench.pair(&[24, 0], dtype));
             let (b, cpu_b) = bench.float(&[24]);
             let y = linear(&x, &w, Some(&b), Activation::Gelu).unwrap();
-            assert_same(&y, &linear(&cpu_x, &cpu_w, Some(&cpu_b), Activation::Gelu).unwrap(), bound(dtype));
+            assert_same(&y, &linear(&cpu_x, &cpu_w, Some(&cpu_b), Activation::Gelu).unwrap(), bound(dtype, 6e-7));
         }
     }
 }

@@ -14,7 +14,8 @@ use periplus::{
 };
 use periplus_tests::{Golden, check_keyframes, engine, errors, frames, gpu, session, stream};
 
-const FLOAT32: f64 = 1e-4;
+/// The largest errors of correct float32 code are 8e-7 to 1.6e-6, by golden.
+const FLOAT32: f64 = 4e-6;
 
 /// The allowed error of bfloat16 outputs, relative to the error that rounding the trunk's weights alone causes. (The
 /// reference implementation computed that error in float32; it is stated below for pose, depth and confidence.)
@@ -287,13 +288,15 @@ fn a_session_is_reset_by_a_thread_new_to_the_gpu() {
     assert_eq!(bits(&stream(&golden, DType::BF16, &gpu)), alone);
 }
 
-/// The published size in float32 and bfloat16, see `goldens.rs`.
+/// The published size in float32 and bfloat16, see `goldens.rs`. Measured in float32: pose 6.6e-6, depth 1.7e-6,
+/// confidence 2.0e-6.
 #[test]
 #[ignore = "full size: needs an NVIDIA GPU with 20 GB of memory"]
 fn full_size() {
     let gpu = gpu();
     let golden = Golden::open("full-size");
-    check(&golden, "full-size", &stream(&golden, DType::F32, &gpu), |_| FLOAT32);
+    let float32 = |what: &str| if what == "pose_enc" { 3e-5 } else { 8e-6 };
+    check(&golden, "full-size", &stream(&golden, DType::F32, &gpu), float32);
     // The errors of the published code in bfloat16.
     let published = |what: &str| if what == "pose_enc" { 1.4e-1 } else { 2.5e-2 };
     check(&golden, "full-size", &stream(&golden, DType::BF16, &gpu), published);

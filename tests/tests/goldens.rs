@@ -5,19 +5,19 @@
 use periplus::{DType, Device};
 use periplus_tests::{Golden, check_keyframes, errors, stream};
 
-/// A correct float32 run lands near 2e-6.
-const BOUND: f64 = 1e-5;
+/// The largest errors of correct float32 code are 9e-7 to 1.8e-6, by golden.
+const BOUND: f64 = 4e-6;
 
-fn check(name: &str, dtype: DType, bound: f64) {
+fn check(name: &str, bound: impl Fn(&str) -> f64) {
     let golden = Golden::open(name);
-    let outputs = stream(&golden, dtype, &Device::Cpu);
+    let outputs = stream(&golden, DType::F32, &Device::Cpu);
     let errors = errors(&golden, &outputs);
     for (what, error) in &errors {
-        println!("{name}: {what} {error:.1e}");
+        println!("{name}: {what} {error:.1e}, bound {:.1e}", bound(what));
     }
     assert!(errors.len() >= 3);
     for (what, error) in errors {
-        assert!(error < bound, "{name}: {what} is off by {error:.2e}");
+        assert!(error < bound(&what), "{name}: {what} is off by {error:.2e}");
     }
     check_keyframes(&golden, &outputs);
 }
@@ -26,7 +26,7 @@ macro_rules! float32 {
     ($($test:ident: $name:literal,)*) => {
         $(#[test]
         fn $test() {
-            check($name, DType::F32, BOUND);
+            check($name, |_| BOUND);
         })*
     };
 }
@@ -48,10 +48,10 @@ float32! {
     keyframes_by_motion: "stream-by-motion",
 }
 
-/// The published size: 20 frames of 518 x 378 through 1.158 billion parameters. Needs 10 GB and some minutes:
-/// `cargo test --release -p periplus-tests -- --ignored full_size`.
+/// The published size: 20 frames of 518 x 378 through 1.158 billion parameters. Needs 10 GB and some minutes: `cargo
+/// test --release -p periplus-tests -- --ignored full_size`. Measured: pose 1.0e-5, depth 2.6e-6, confidence 2.8e-6.
 #[test]
 #[ignore = "needs 10 GB of memory and some minutes"]
 fn full_size() {
-    check("full-size", DType::F32, 1e-4);
+    check("full-size", |what| if what == "pose_enc" { 5e-5 } else { 1.3e-5 });
 }

@@ -9,20 +9,30 @@ use periplus_checkpoint::Weights;
 use periplus_model::{Model, Outputs, PassKind, Video, VideoState, Workspace};
 use periplus_tests::{Golden, error, gpu};
 
-const BOUND: f64 = 1e-5;
+/// Bounds of errors, at most five times the largest one measured.
+struct Bounds {
+    tokens: f64,
+    /// Pose, depth and confidence.
+    outputs: f64,
+}
+
+/// Measured: tokens 6e-7, outputs 1.6e-6.
+const CPU: Bounds = Bounds { tokens: 1.5e-6, outputs: 4e-6 };
+/// Measured: tokens 3.5e-7, outputs 1.5e-6.
+const GPU: Bounds = Bounds { tokens: 9e-7, outputs: 4e-6 };
 
 #[test]
 fn every_stage() {
-    every_stage_on(&Device::Cpu, BOUND);
+    every_stage_on(&Device::Cpu, &CPU);
 }
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn every_stage_on_a_gpu() {
-    every_stage_on(&gpu(), 1e-4);
+    every_stage_on(&gpu(), &GPU);
 }
 
-fn every_stage_on(device: &Device, bound: f64) {
+fn every_stage_on(device: &Device, bounds: &Bounds) {
     let golden = Golden::open("stages");
     let weights = Weights::synthetic(golden.config.clone(), golden.weights_seed()).unwrap();
     let model = Model::load(weights.var_builder(DType::F32, device), weights.config()).unwrap();
@@ -47,7 +57,9 @@ fn every_stage_on(device: &Device, bound: f64) {
             let expected = &golden.tensors[&format!("{step}.{name}")];
             assert_eq!(found.dims(), expected.dims(), "{step}.{name}");
             let error = error(&found, expected).unwrap();
-            println!("{step}.{name}: {error:.1e}");
+            let is_output = ["pose_enc", "depth", "depth_conf"].contains(&name.as_str());
+            let bound = if is_output { bounds.outputs } else { bounds.tokens };
+            println!("{step}.{name}: {error:.1e}, bound {bound:.1e}");
             assert!(error < bound, "{step}.{name} is off by {error:.2e}");
             compared += 1;
         }
@@ -57,17 +69,19 @@ fn every_stage_on(device: &Device, bound: f64) {
 
 #[test]
 fn a_pass_that_fails_leaves_no_trace() {
-    no_trace_on(&Device::Cpu, BOUND);
+    no_trace_on(&Device::Cpu);
 }
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn a_pass_that_fails_leaves_no_trace_on_a_gpu() {
-    no_trace_on(&gpu(), 1e-4);
+    no_trace_on(&gpu());
 }
 
 /// Wherever a pass fails, the state of the video stays unchanged: both caches, retained rows, time.
-fn no_trace_on(device: &Device, bound: f64) {
+fn no_trace_on(device: &Device) {
+    // Measured: 1.3e-6 on the CPU, 6e-7 on a GPU.
+    let bound = 3e-6;
     let golden = Golden::open("stream");
     let weights = Weights::synthetic(golden.config.clone(), golden.weights_seed()).unwrap();
     let model = Model::load(weights.var_builder(DType::F32, device), weights.config()).unwrap();
@@ -107,5 +121,6 @@ fn no_trace_on(device: &Device, bound: f64) {
         first += kept.frames();
     }
     let error = error(&Tensor::cat(&poses, 0).unwrap(), &golden.tensors["pose_enc"]).unwrap();
+    println!("pose_enc: {error:.1e}, bound {bound:.1e}");
     assert!(error < bound, "off by {error:.2e}");
 }

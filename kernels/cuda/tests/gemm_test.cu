@@ -177,6 +177,7 @@ static int failures = 0;
 struct Tally {
     int cases = 0;
     double worst = 0;
+    double of_bound = 0;  // the largest error relative to its bound
 };
 static std::map<std::string, Tally> tallies;
 
@@ -271,6 +272,7 @@ static void check(const Case &c, std::mt19937_64 &random, const char *what) {
             tallies[std::string(kernel.name) + " " + type_names[c.p.dtype] + " -> " + type_names[c.p.output] + " " + what];
         t.cases++;
         if (norm > 0) t.worst = std::max(t.worst, difference / norm);
+        if (bound > 0) t.of_bound = std::max(t.of_bound, difference / bound);
         if (!why.empty() && failures++ < 30)
             printf("FAIL %s [%s]:%s, error %.3g of %.3g\n", kernel.name, c.text().c_str(), why.c_str(), difference, bound);
         fflush(stdout);
@@ -446,7 +448,8 @@ int main(int argc, char **argv) {
         bench("few rows 6, 1024 -> 4096", linear(DTYPE_BF16, 6, 1024, 4096), random);
     } else {
         for (auto &t : tallies)
-            printf("%-40s %5d cases, worst error %.2e\n", t.first.c_str(), t.second.cases, t.second.worst);
+            printf("%-40s %5d cases, worst error %.2e, at most %.2f of its bound\n", t.first.c_str(), t.second.cases,
+                   t.second.worst, t.second.of_bound);
         printf("failures %d\n", failures);
     }
     return failures ? 1 : 0;

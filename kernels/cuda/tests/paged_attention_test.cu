@@ -5,6 +5,7 @@ static int failures = 0;
 struct Tally {
     int n = 0;
     double worst = 0, sum = 0, most = 0;
+    double of_bound = 0;  // the largest error relative to its bound
 };
 static std::map<std::string, Tally> tallies;
 static int sms;
@@ -30,6 +31,7 @@ void check(const Case &c, const Kernel &k, std::mt19937_64 &random, const char *
     t.worst = std::max(t.worst, v.error);
     t.sum += v.error;
     t.most = std::max(t.most, v.most);
+    t.of_bound = std::max({t.of_bound, v.error / tolerance(c), v.most / row_tolerance(c)});
     if (!v.good) {
         failures++;
         if (failures < 30)
@@ -191,8 +193,8 @@ int main(int argc, char **argv) {
     }
     if (mode != "bench") {
         for (auto &t : tallies)
-            printf("%-34s %5d cases, error mean %.2e worst %.2e, of a row %.2e\n", t.first.c_str(), t.second.n,
-                   t.second.sum / t.second.n, t.second.worst, t.second.most);
+            printf("%-34s %5d cases, error mean %.2e worst %.2e, of a row %.2e; at most %.2f of its bound\n", t.first.c_str(),
+                   t.second.n, t.second.sum / t.second.n, t.second.worst, t.second.most, t.second.of_bound);
         printf("failures %d\n", failures);
         fflush(stdout);
     }
