@@ -56,7 +56,7 @@ pub enum CheckpointError {
         reason: String,
     },
     /// The file holds more than one set of weights of this network.
-    #[error("{} holds several sets of weights, say which one to use: {}", path.display(), List(keys, ""))]
+    #[error("{} holds several sets of weights, say which one to use: {}", path.display(), keys.join(", "))]
     SeveralWeights {
         /// The file.
         path: PathBuf,
@@ -86,41 +86,41 @@ pub enum CheckpointError {
         reason: String,
     },
     /// No tensor of the file is one of this network.
-    #[error("{} is a checkpoint of another model; it holds {}", path.display(), List(names, "no tensors"))]
+    #[error("{} is a checkpoint of another model; it holds {}", path.display(), names.or("no tensors"))]
     OtherModel {
         /// The checkpoint.
         path: PathBuf,
         /// What its tensors are called.
-        names: Vec<String>,
+        names: Sample<String>,
     },
     /// The network has tensors that the file lacks.
-    #[error("{} lacks tensors of its network ({}): {}", path.display(), names.len(), List(names, ""))]
+    #[error("{} lacks tensors of its network ({}): {}", path.display(), names.count(), names)]
     Missing {
         /// The checkpoint.
         path: PathBuf,
-        /// All that are missing.
-        names: Vec<String>,
+        /// Those that are missing.
+        names: Sample<String>,
     },
     /// Tensors have other shapes than in the network.
     #[error(
-        "{} has tensors of another shape than its network ({}): {}", path.display(), tensors.len(), List(tensors, "")
+        "{} has tensors of another shape than its network ({}): {}", path.display(), tensors.count(), tensors
     )]
     Shape {
         /// The checkpoint.
         path: PathBuf,
-        /// All that do not fit.
-        tensors: Vec<ShapeMismatch>,
+        /// Those that do not fit.
+        tensors: Sample<ShapeMismatch>,
     },
     /// Tensors have a type that weights cannot have.
     #[error(
         "{} has tensors that are not float32, float16 or bfloat16 ({}): {}",
-        path.display(), tensors.len(), List(tensors, "")
+        path.display(), tensors.count(), tensors
     )]
     Type {
         /// The checkpoint.
         path: PathBuf,
-        /// Name and type of each, as in `name (I64)`.
-        tensors: Vec<String>,
+        /// Name and dtype of each, as in `name (I64)`.
+        tensors: Sample<String>,
     },
     /// Numbers that are finite in the source would not be so in the type asked for.
     #[error("{count} numbers of tensor {name} are too large for {to}; use bf16 or f32")]
@@ -131,6 +131,14 @@ pub enum CheckpointError {
         count: usize,
         /// The type asked for.
         to: FloatType,
+    },
+    /// A tensor is larger than the memory that the system gives.
+    #[error("tensor {name} of shape {shape:?} does not fit in memory")]
+    Memory {
+        /// The tensor.
+        name: String,
+        /// Its shape.
+        shape: Vec<usize>,
     },
     /// The function that [`Weights::with_progress`](super::Weights::with_progress) was given has asked to stop.
     #[error("stopped before all weights were read")]
@@ -163,19 +171,60 @@ impl fmt::Display for ShapeMismatch {
     }
 }
 
-/// The first few of a list, and how many more there are; or what to say of an empty one.
-struct List<'a, T>(&'a [T], &'static str);
+/// The first few of a list, and how many there are. A file may hold more than anybody reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sample<T> {
+    first: Vec<T>,
+    count: usize,
+}
 
-impl<T: fmt::Display> fmt::Display for List<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(items, nothing) = self;
-        if items.is_empty() {
-            return f.write_str(nothing);
+impl<T> Sample<T> {
+    /// The first few.
+    pub fn first(&self) -> &[T] {
+        &self.first
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    pub(crate) fn push(&mut self, item: T) {
+        if self.first.len() < SHOWN {
+            self.first.push(item);
         }
-        for (i, item) in items.iter().take(SHOWN).enumerate() {
+        self.count += 1;
+    }
+
+    /// The list, or what to say of an empty one.
+    fn or(&self, nothing: &'static str) -> impl fmt::Display
+    where
+        T: fmt::Display,
+    {
+        if self.count == 0 { nothing.to_owned() } else { self.to_string() }
+    }
+}
+
+impl<T> Default for Sample<T> {
+    fn default() -> Self {
+        Self { first: Vec::new(), count: 0 }
+    }
+}
+
+impl<T> FromIterator<T> for Sample<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Self {
+        let mut sample = Self::default();
+        items.into_iter().for_each(|item| sample.push(item));
+        sample
+    }
+}
+
+impl<T: fmt::Display> fmt::Display for Sample<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, item) in self.first.iter().enumerate() {
             write!(f, "{}{item}", if i == 0 { "" } else { ", " })?;
         }
-        match items.len().saturating_sub(SHOWN) {
+        match self.count - self.first.len() {
             0 => Ok(()),
             more => write!(f, " and {more} more"),
         }

@@ -1,7 +1,8 @@
-//! Files of tensors, mapped into memory, whatever their format.
+//! Mapped files, and the tensors in them, of any format.
 
 use crate::{CheckpointError, FloatType};
 use memmap2::Mmap;
+use periplus_kernels::try_zeros;
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -87,21 +88,28 @@ impl MappedFile {
     }
 }
 
-/// What a file holds.
+/// What a checkpoint holds.
 pub(crate) struct Contents {
     /// One file, or all shards.
     pub(crate) files: Vec<MappedFile>,
     /// The tensors by their names in the network.
     pub(crate) tensors: BTreeMap<String, StoredTensor>,
+    /// The keys and the prefix that lead to these tensors, separated by dots. Empty for plain names in the outermost dictionary.
+    pub(crate) key: String,
     /// The configuration in its metadata.
     pub(crate) config: Option<String>,
-    /// Checksums that the format keeps: ranges of bytes of the first file, what they are called, and their CRC-32.
+    /// Checksums that the format keeps, all of the first file.
     pub(crate) checksums: Vec<Checksum>,
     /// Imports of a pickle that were passed over.
     pub(crate) passed_over: Vec<String>,
 }
 
 impl Contents {
+    /// Bytes of all files.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes().len() as u64).sum()
+    }
+
     /// As [`Weights::check_sums`](crate::Weights::check_sums).
     pub(crate) fn check_sums(&self) -> Result<bool, CheckpointError> {
         let Some(file) = self.files.first() else { return Ok(false) };
@@ -136,36 +144,44 @@ pub(crate) struct Checksum {
 /// Where a tensor lies in its file.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredTensor {
-    /// The number type, or the name of one that weights cannot have.
-    pub(crate) float: Result<FloatType, String>,
-    pub(crate) shape: Vec<usize>,
+    /// The dtype, or the name of one that weights cannot have.
+    pub(crate) float: Result<FloatType, Box<str>>,
+    pub(crate) shape: Box<[usize]>,
     /// Which of the files.
-    pub(crate) file: usize,
+    pub(crate) file: u32,
     /// From its first byte to its last in the file, within it.
     pub(crate) bytes: Range<usize>,
-    /// Distance between neighbours along each dimension, in numbers, unless they lie in the order of the shape.
-    pub(crate) strides: Option<Vec<usize>>,
+    /// Distance between neighbours along each dimension, in elements, unless they lie in the order of the shape.
+    pub(crate) strides: Option<Box<[usize]>>,
 }
 
 impl StoredTensor {
-    /// The numbers in the order of the shape.
-    pub(crate) fn decode(&self, float: FloatType, file: &[u8]) -> Vec<f32> {
-        let stored = float.decode(&file[self.bytes.clone()]);
-        let Some(strides) = &self.strides else { return stored };
-        let mut values = Vec::with_capacity(self.shape.iter().product());
-        gather(&stored, &self.shape, strides, 0, &mut values);
-        values
+    /// Bytes of memory that the description takes under a name.
+    pub(crate) fn memory(&self, name: &str) -> usize {
+        let sizes = self.shape.len() + self.strides.as_ref().map_or(0, |strides| strides.len());
+        let float = self.float.as_ref().err().map_or(0, |name| name.len());
+        size_of::<(String, Self)>() + name.len() + sizes * size_of::<usize>() + float
+    }
+
+    /// The values in the order of the shape. `None` where they do not fit in memory.
+    pub(crate) fn decode(&self, float: FloatType, file: &[u8]) -> Option<Vec<f32>> {
+        let stored = float.decode(&file[self.bytes.clone()])?;
+        let Some(strides) = &self.strides else { return Some(stored) };
+        let mut values = try_zeros(&self.shape)?;
+        gather(&stored, &self.shape, strides, &mut values);
+        Some(values)
     }
 }
 
-/// Appends the numbers of a strided tensor in the order of its shape.
-fn gather(stored: &[f32], shape: &[usize], strides: &[usize], start: usize, values: &mut Vec<f32>) {
+/// Copies the values of a strided tensor in the order of its shape.
+fn gather(stored: &[f32], shape: &[usize], strides: &[usize], values: &mut [f32]) {
     match (shape, strides) {
-        ([count, inner_shape @ ..], [stride, inner_strides @ ..]) => {
-            for i in 0..*count {
-                gather(stored, inner_shape, inner_strides, start + i * stride, values);
+        ([count, inner_shape @ ..], [stride, inner_strides @ ..]) if *count > 0 && !values.is_empty() => {
+            let part = values.len() / count;
+            for (i, values) in values.chunks_mut(part).enumerate() {
+                gather(&stored[i * stride..], inner_shape, inner_strides, values);
             }
         }
-        _ => values.push(stored[start]),
+        _ => values.iter_mut().zip(stored).for_each(|(value, stored)| *value = *stored),
     }
 }

@@ -3,6 +3,7 @@
 use candle_core::{DType, Device};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
+use periplus_kernels::try_zeros;
 use rayon::prelude::*;
 use std::fmt;
 
@@ -48,9 +49,9 @@ impl FloatType {
         }
     }
 
-    /// The numbers that little-endian bytes stand for. An incomplete last number is left out.
-    pub(crate) fn decode(self, bytes: &[u8]) -> Vec<f32> {
-        let mut values = vec![0f32; bytes.len() / self.size()];
+    /// The values that little-endian bytes stand for. An incomplete last one is left out. `None` where they do not fit in memory.
+    pub(crate) fn decode(self, bytes: &[u8]) -> Option<Vec<f32>> {
+        let mut values = try_zeros(&[bytes.len() / self.size()])?;
         let chunks = values.par_chunks_mut(CHUNK).zip(bytes.par_chunks(CHUNK * self.size()));
         match self {
             Self::F32 => chunks.for_each(|(values, bytes)| {
@@ -69,7 +70,7 @@ impl FloatType {
                 halves[..values.len()].convert_to_f32_slice(values);
             }),
         }
-        values
+        Some(values)
     }
 
     /// The little-endian bytes of the values, rounded to nearest, ties to even.

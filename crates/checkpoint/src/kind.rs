@@ -71,7 +71,8 @@ fn other_kind(bytes: &[u8]) -> (String, &'static str) {
     if text.starts_with(b"<") {
         return ("a web page".into(), DOWNLOAD);
     }
-    let quoted = std::str::from_utf8(text).ok().filter(|text| (1..=LONGEST_QUOTE).contains(&text.len()));
+    let quoted = Some(text).filter(|text| (1..=LONGEST_QUOTE).contains(&text.len()));
+    let quoted = quoted.and_then(|text| std::str::from_utf8(text).ok());
     if let Some(quoted) = quoted.filter(|text| !text.contains(|c: char| c.is_control() && c != '\n')) {
         return (format!("a text that says \"{}\"", quoted.replace('\n', " ")), DOWNLOAD);
     }

@@ -12,6 +12,7 @@ mod kind;
 mod names;
 mod pickle;
 mod pytorch;
+mod room;
 mod safetensors;
 mod shapes;
 mod shards;
@@ -20,7 +21,7 @@ mod var_builder;
 mod weights;
 mod writer;
 
-pub use error::{CheckpointError, ShapeMismatch};
+pub use error::{CheckpointError, Sample, ShapeMismatch};
 pub(crate) use file::open_regular;
 pub use float::FloatType;
 pub(crate) use shapes::never_read;

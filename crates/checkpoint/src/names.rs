@@ -1,6 +1,6 @@
 //! Which tensors of a file are the network's: under which key, and with which prefix before their names.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::CheckpointError;
@@ -11,70 +11,99 @@ const NETWORK: &str = "aggregator.";
 /// A tensor that every network has.
 const LANDMARK: &str = "aggregator.camera_token";
 
-/// Tensors that are saved together: the names in one dictionary of a file, and the keys that lead to it.
-pub(crate) struct Group<T> {
-    /// Keys from the outside in, separated by dots; empty for the file's outermost dictionary.
+/// The most sets of weights that are told apart. Files hold two or three.
+const MOST_SETS: usize = 16;
+
+/// Longer names are not the network's.
+const LONGEST_NAME: usize = 255;
+
+/// Where the network's tensors are in a file.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Choice {
+    /// Which of the groups of tensors.
+    pub(crate) group: usize,
+    /// What stands before their names.
+    pub(crate) prefix: String,
+    /// The keys that lead to the group, and the prefix, separated by dots. Empty for plain names in the outermost group.
     pub(crate) key: String,
-    pub(crate) tensors: Vec<(String, T)>,
 }
 
-/// The tensors of the network, with their names in the network. Others of the same group keep the names that they have.
+impl Choice {
+    /// The tensors of the group by their names in the network. Tensors of something else keep the names that they have.
+    pub(crate) fn sorted<T>(&self, tensors: impl IntoIterator<Item = (String, T)>) -> BTreeMap<String, T> {
+        let mut sorted = BTreeMap::new();
+        for (mut name, tensor) in tensors {
+            if name.starts_with(&self.prefix) {
+                name.drain(..self.prefix.len());
+                sorted.insert(name, tensor);
+            } else {
+                sorted.entry(name).or_insert(tensor);
+            }
+        }
+        sorted
+    }
+}
+
+/// Chooses the tensors of the network among `groups` of tensors that are saved together. `key` tells the keys that lead to a group,
+/// separated by dots, empty for the outermost one; `names` tells the names in it.
 ///
 /// Wrappers and training programs put prefixes before the names (`module.` of data-parallel training, `_orig_mod.` of
 /// `torch.compile`, `model.` of Lightning), also several. Whatever stands before `aggregator.` is taken off.
 ///
 /// # Errors
-/// [`CheckpointError::SeveralWeights`] if more than one set of tensors could be meant and `key` names none of them.
-pub(crate) fn choose<T>(
+/// [`CheckpointError::SeveralWeights`] if more than one set of tensors could be meant and `wanted` names none of them.
+pub(crate) fn choose<'a, N: Iterator<Item = &'a str>>(
     path: &Path,
-    groups: Vec<Group<T>>,
-    key: Option<&str>,
-) -> Result<Vec<(String, T)>, CheckpointError> {
-    let mut candidates = Vec::new();
-    for (index, group) in groups.iter().enumerate() {
-        for prefix in prefixes(group) {
-            let label = [group.key.as_str(), prefix.trim_end_matches('.')];
-            let label: Vec<_> = label.into_iter().filter(|part| !part.is_empty()).collect();
-            candidates.push((label.join("."), index, prefix));
+    groups: usize,
+    key: impl Fn(usize) -> String,
+    names: impl Fn(usize) -> N,
+    wanted: Option<&str>,
+) -> Result<Choice, CheckpointError> {
+    let mut found = Vec::new();
+    for group in 0..groups {
+        for prefix in prefixes(&names, group) {
+            let group_key = key(group);
+            let keys = [&group_key, prefix.trim_end_matches('.')].into_iter().filter(|key| !key.is_empty());
+            let key = keys.collect::<Vec<_>>().join(".");
+            let choice = Choice { group, prefix: prefix.into(), key };
+            // Names without any prefix are the network's own.
+            if choice.key == wanted.unwrap_or_default() {
+                return Ok(choice);
+            }
+            if found.len() < MOST_SETS {
+                found.push(choice);
+            }
         }
     }
-    let chosen = match key {
-        Some(key) => candidates.iter().find(|(label, ..)| label == key),
-        // Names without any prefix are the network's own.
-        None => match &candidates[..] {
-            [only] => Some(only),
-            several => several.iter().find(|(label, ..)| label.is_empty()),
-        },
-    };
-    let Some((_, index, prefix)) = chosen.cloned() else {
-        if candidates.is_empty() {
-            // For the message that says what the file holds instead.
-            let first = groups.into_iter().find(|group| !group.tensors.is_empty());
-            return Ok(first.map_or(Vec::new(), |group| group.tensors));
-        }
-        let keys = candidates.into_iter().map(|(label, ..)| label).collect();
-        return Err(CheckpointError::SeveralWeights { path: path.into(), keys });
-    };
-    let Some(group) = groups.into_iter().nth(index) else { return Ok(Vec::new()) };
-    let mut tensors = group.tensors;
-    for (name, _) in &mut tensors {
-        if let Some(rest) = name.strip_prefix(prefix.as_str()) {
-            *name = rest.to_owned();
-        }
+    if found.is_empty() {
+        // For the message that says what the file holds instead.
+        let group = (0..groups).find(|&group| names(group).next().is_some()).unwrap_or(0);
+        return Ok(Choice { group, prefix: String::new(), key: String::new() });
     }
-    Ok(tensors)
+    if wanted.is_none() && found.len() == 1 {
+        return Ok(found.remove(0));
+    }
+    let keys = found.into_iter().map(|choice| choice.key).collect();
+    Err(CheckpointError::SeveralWeights { path: path.into(), keys })
 }
 
 /// What stands before the network's names in a group: each prefix behind which the landmark follows, or where it is
 /// missing, any name of the network.
-fn prefixes<T>(group: &Group<T>) -> BTreeSet<String> {
+fn prefixes<'a, N: Iterator<Item = &'a str>>(names: impl Fn(usize) -> N, group: usize) -> BTreeSet<&'a str> {
     let before = |part: &str| {
-        let prefix = |name: &str| {
+        let prefix = |name: &'a str| {
             let mut places = name.match_indices(part).map(|(at, _)| at);
             let found = places.find(|&at| at == 0 || name.as_bytes()[at - 1] == b'.');
-            found.map(|at| name[..at].to_owned())
+            found.map(|at| &name[..at])
         };
-        group.tensors.iter().filter_map(|(name, _)| prefix(name)).collect::<BTreeSet<_>>()
+        let mut found = BTreeSet::new();
+        let names = names(group).filter(|name| name.len() <= LONGEST_NAME);
+        for prefix in names.filter_map(prefix) {
+            if found.len() < MOST_SETS || prefix.is_empty() {
+                found.insert(prefix);
+            }
+        }
+        found
     };
     let found = before(LANDMARK);
     if found.is_empty() { before(NETWORK) } else { found }
@@ -84,13 +113,16 @@ fn prefixes<T>(group: &Group<T>) -> BTreeSet<String> {
 mod tests {
     use super::*;
 
-    fn chosen(groups: &[(&str, &[&str])], key: Option<&str>) -> Result<Vec<String>, String> {
-        let group = |&(key, names): &(&str, &[&str])| Group {
-            key: key.into(),
-            tensors: names.iter().map(|&name| (name.to_owned(), ())).collect(),
-        };
-        let tensors = choose(Path::new("FILE"), groups.iter().map(group).collect(), key);
-        tensors.map(|tensors| tensors.into_iter().map(|(name, ())| name).collect()).map_err(|error| error.to_string())
+    fn choice(groups: &[(&str, &[&str])], wanted: Option<&str>) -> Result<Choice, String> {
+        let names = |group: usize| groups[group].1.iter().copied();
+        let chosen = choose(Path::new("FILE"), groups.len(), |group| groups[group].0.into(), names, wanted);
+        chosen.map_err(|error| error.to_string())
+    }
+
+    fn chosen(groups: &[(&str, &[&str])], wanted: Option<&str>) -> Result<Vec<String>, String> {
+        let choice = choice(groups, wanted)?;
+        let tensors = groups[choice.group].1.iter().map(|&name| (name.to_owned(), ()));
+        Ok(choice.sorted(tensors).into_keys().collect())
     }
 
     #[test]
@@ -126,5 +158,39 @@ mod tests {
         );
         // Plain names at the outside are the network's own.
         assert_eq!(chosen(&[("", one), ("ema", one)], None).unwrap(), one);
+    }
+
+    #[test]
+    fn key_and_prefix_are_told() {
+        let key = |groups: &[(&str, &[&str])]| choice(groups, None).unwrap().key;
+        assert_eq!(key(&[("", &["aggregator.camera_token"])]), "");
+        assert_eq!(key(&[("", &["_orig_mod.aggregator.camera_token"])]), "_orig_mod");
+        assert_eq!(key(&[("", &[]), ("ema.state", &["module.aggregator.camera_token"])]), "ema.state.module");
+        assert_eq!(key(&[("", &["of.another.model"])]), "");
+    }
+
+    /// Names and keys come from the file, and a message does not repeat more of them than somebody reads.
+    #[test]
+    fn a_thousand_sets_of_weights_are_not_all_told() {
+        let names: Vec<_> = (0..1000).map(|i| format!("net{i}.aggregator.camera_token")).collect();
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        assert!(chosen(&[("", &names)], None).unwrap_err().matches("net").count() <= MOST_SETS);
+        let long = format!("{}.aggregator.camera_token", "x".repeat(300));
+        assert_eq!(chosen(&[("", &[&long])], None).unwrap(), [long.as_str()]);
+    }
+
+    #[test]
+    fn plain_names_do_not_replace_those_behind_the_prefix() {
+        for names in [
+            ["aggregator.camera_token", "ema.aggregator.camera_token"],
+            ["ema.aggregator.camera_token", "aggregator.camera_token"],
+        ] {
+            let choice = choice(&[("", &names)], Some("ema")).unwrap();
+            let sorted = choice.sorted(names.map(|name| (name.to_owned(), name)));
+            assert_eq!(
+                sorted.into_iter().collect::<Vec<_>>(),
+                [("aggregator.camera_token".to_owned(), "ema.aggregator.camera_token")]
+            );
+        }
     }
 }

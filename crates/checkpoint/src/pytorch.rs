@@ -1,83 +1,76 @@
 //! Reading PyTorch's files: a zip archive of a pickle that describes the tensors and an entry per storage.
 
-use crate::file::{Checksum, Contents, MappedFile, StoredTensor};
-use crate::names::{Group, choose};
-use crate::pickle::{Found, Pickle};
-use crate::{CheckpointError, FloatType};
 use std::collections::BTreeMap;
 use std::io::Cursor;
 use std::ops::Range;
 use std::path::Path;
+
+use zip::CompressionMethod;
 use zip::read::{ArchiveOffset, Config};
-use zip::{CompressionMethod, ZipArchive};
+use zip::result::ZipError;
+use zip::unstable::read::ZipIterable;
+
+use crate::file::{Checksum, Contents, MappedFile, StoredTensor};
+use crate::names::choose;
+use crate::pickle::{Dictionary, Found, Pickle, PickleError};
+use crate::room::{NoRoom, Room};
+use crate::{CheckpointError, FloatType};
 
 /// Finds the tensors of a PyTorch file.
 pub(crate) fn read(file: MappedFile, key: Option<&str>) -> Result<Contents, CheckpointError> {
-    let archive = Archive::open(&file)?;
+    let mut room = Room::of(file.bytes().len());
+    let archive = Archive::open(&file, &mut room)?;
     // A copy: the file may change between the check and the use.
-    let pickle = file.bytes()[archive.entry("data.pkl")?].to_vec();
-    let pickle = Pickle::read(&pickle).map_err(|error| archive.corrupt(error.to_string()))?;
+    let bytes = file.bytes()[archive.entry("data.pkl")?].to_vec();
+    let damaged = |error: PickleError| archive.corrupt(error.to_string());
+    let pickle = Pickle::read(&bytes, &mut room).map_err(damaged)?;
     if let Ok(order) = archive.entry("byteorder")
         && &file.bytes()[order] != b"little"
     {
         return Err(archive.corrupt("its numbers are not in little-endian order".into()));
     }
-    let groups = pickle.groups().into_iter().map(|(key, tensors)| {
-        let tensors = tensors.into_iter().map(|(name, found)| (name.to_owned(), (name, found))).collect();
-        Group { key, tensors }
-    });
-    let mut tensors = BTreeMap::new();
-    for (name, (stored, found)) in choose(file.path(), groups.collect(), key)? {
-        tensors.insert(name, archive.locate(stored, found)?);
+    let dictionaries = pickle.dictionaries(&mut room).map_err(damaged)?;
+    let names = |group: usize| pickle.tensors(&dictionaries[group]).map(|(name, _)| name);
+    let choice = choose(file.path(), dictionaries.len(), |group| Dictionary::key(&dictionaries, group), names, key)?;
+    let mut tensors = Vec::new();
+    for (name, id) in dictionaries.get(choice.group).into_iter().flat_map(|group| pickle.tensors(group)) {
+        let tensor = archive.locate(name, pickle.tensor(id).map_err(damaged)?)?;
+        let taken = room.take(tensor.memory(name)).and_then(|()| room.push(&mut tensors, (name.to_owned(), tensor)));
+        taken.map_err(|error| archive.corrupt(error.to_string()))?;
     }
-    let (checksums, passed_over) = (archive.checksums, pickle.passed_over());
-    Ok(Contents { tensors, config: None, checksums, passed_over, files: vec![file] })
+    let (tensors, key, passed_over) = (choice.sorted(tensors), choice.key, pickle.passed_over());
+    let checksums = archive.checksums();
+    Ok(Contents { tensors, key, config: None, checksums, passed_over, files: vec![file] })
 }
 
 /// The entries of the archive, which has one folder for all.
 struct Archive<'a> {
     file: &'a MappedFile,
     folder: String,
-    /// Where an entry lies in the file; `None` if it is compressed, which PyTorch never does.
-    entries: BTreeMap<String, Option<Range<usize>>>,
-    checksums: Vec<Checksum>,
+    entries: BTreeMap<String, Entry>,
+}
+
+/// Where an entry lies in the file.
+struct Entry {
+    bytes: Range<usize>,
+    /// PyTorch never compresses.
+    compressed: bool,
+    crc32: u32,
 }
 
 impl<'a> Archive<'a> {
-    fn open(file: &'a MappedFile) -> Result<Self, CheckpointError> {
+    fn open(file: &'a MappedFile, room: &mut Room) -> Result<Self, CheckpointError> {
         let damaged = |reason: String| CheckpointError::Corrupt { path: file.path().into(), reason };
-        let unreadable = |error: zip::result::ZipError| {
-            damaged(format!("its zip directory cannot be read ({error}), probably because the file is cut off"))
-        };
-        // PyTorch's archives start with the file. Where the start is left to be detected, an entry of the directory that is as
-        // long as PyTorch's end records (76 bytes) is taken for them.
-        let config = Config { archive_offset: ArchiveOffset::Known(0) };
-        let mut zip = ZipArchive::with_config(config, Cursor::new(file.bytes())).map_err(unreadable)?;
-        let (mut entries, mut checksums) = (BTreeMap::new(), Vec::new());
-        for index in 0..zip.len() {
-            let entry = zip.by_index_raw(index).map_err(unreadable)?;
-            let name = entry.name().map_err(unreadable)?.into_owned();
-            let start = entry.data_start().and_then(|start| usize::try_from(start).ok());
-            let size = usize::try_from(entry.compressed_size()).ok();
-            let end = start.zip(size).and_then(|(start, size)| start.checked_add(size));
-            let (Some(start), Some(end)) = (start, end.filter(|&end| end <= file.bytes().len())) else {
-                return Err(damaged(format!("its entry {name} reaches beyond its end")));
-            };
-            let stored = entry.compression() == CompressionMethod::Stored;
-            if stored {
-                checksums.push(Checksum { entry: name.clone(), bytes: start..end, crc32: entry.crc32() });
-            }
-            entries.insert(name, stored.then_some(start..end));
-        }
+        let entries = read_entries(file.bytes(), room).map_err(|error| damaged(error.to_string()))?;
         let folder = entries.keys().find_map(|name| name.strip_suffix("data.pkl")).map(str::to_owned);
         let (folder, other) = match folder {
             Some(folder) if entries.contains_key(&format!("{folder}constants.pkl")) => (None, Other::TorchScript),
-            Some(folder) if entries[&format!("{folder}data.pkl")].is_none() => (None, Other::Compressed),
+            Some(folder) if entries[&format!("{folder}data.pkl")].compressed => (None, Other::Compressed),
             Some(folder) => (Some(folder), Other::Zip),
             None => (None, Other::Zip),
         };
         let Some(folder) = folder else { return Err(other.error(file.path(), &entries)) };
-        Ok(Self { file, folder, entries, checksums })
+        Ok(Self { file, folder, entries })
     }
 
     fn corrupt(&self, reason: String) -> CheckpointError {
@@ -86,53 +79,111 @@ impl<'a> Archive<'a> {
 
     fn entry(&self, name: &str) -> Result<Range<usize>, CheckpointError> {
         match self.entries.get(&format!("{}{name}", self.folder)) {
-            Some(Some(range)) => Ok(range.clone()),
-            Some(None) => Err(Other::Compressed.error(self.file.path(), &self.entries)),
+            Some(entry) if entry.compressed => Err(Other::Compressed.error(self.file.path(), &self.entries)),
+            Some(entry) => Ok(entry.bytes.clone()),
             None => Err(self.corrupt(format!("its entry {name} is missing"))),
         }
+    }
+
+    /// What the data of the entries can be checked by.
+    fn checksums(self) -> Vec<Checksum> {
+        let stored = self.entries.into_iter().filter(|(_, entry)| !entry.compressed);
+        stored.map(|(name, entry)| Checksum { entry: name, bytes: entry.bytes, crc32: entry.crc32 }).collect()
     }
 
     /// Where the data of a tensor is, all of it within the entry of its storage.
     fn locate(&self, name: &str, found: Found) -> Result<StoredTensor, CheckpointError> {
         // Reported if the network needs the tensor.
         let unusable = |what: &str, shape: &[usize]| {
-            Ok(StoredTensor { float: Err(what.into()), shape: shape.to_vec(), file: 0, bytes: 0..0, strides: None })
+            Ok(StoredTensor { float: Err(what.into()), shape: shape.into(), file: 0, bytes: 0..0, strides: None })
         };
         let tensor = match found {
             Found::Tensor(tensor) => tensor,
-            Found::Other(function) => return unusable(function, &[]),
+            Found::Other(function) => return unusable(&function, &[]),
         };
-        let class = tensor.dtype.as_ref().unwrap_or(&tensor.storage.class);
-        let (float, width) = match &**class {
+        let (float, width) = match tensor.class {
             "FloatStorage" | "float32" => (Ok(FloatType::F32), 4),
             "BFloat16Storage" | "bfloat16" => (Ok(FloatType::Bf16), 2),
             "HalfStorage" | "float16" => (Ok(FloatType::F16), 2),
             other => return unusable(other, &tensor.shape),
         };
-        // Of a tensor that names its dtype, the storage is counted in bytes.
-        let stored = if tensor.dtype.is_some() { tensor.storage.count / width } else { tensor.storage.count };
-        let entry = self.entry(&format!("data/{}", tensor.storage.key))?;
+        let stored = if tensor.typed { tensor.count / width } else { tensor.count };
+        let entry = self.entry(&format!("data/{}", tensor.key))?;
         let outside = || self.corrupt(format!("tensor {name} reaches beyond its storage"));
         if stored.checked_mul(width).is_none_or(|bytes| bytes > entry.len()) {
             return Err(outside());
         }
         let count = tensor.shape.iter().try_fold(1usize, |count, &size| count.checked_mul(size)).ok_or_else(outside)?;
         if count == 0 {
-            return Ok(StoredTensor { float, shape: tensor.shape.clone(), file: 0, bytes: 0..0, strides: None });
+            return Ok(StoredTensor { float, shape: tensor.shape, file: 0, bytes: 0..0, strides: None });
         }
         // One more than the distance from the first number to the last.
         let reach = tensor
             .shape
             .iter()
-            .zip(&tensor.strides)
+            .zip(&*tensor.strides)
             .try_fold(1usize, |reach, (&size, &stride)| reach.checked_add((size - 1).checked_mul(stride)?));
         let end = reach
             .and_then(|reach| reach.checked_add(tensor.offset))
             .filter(|&end| end <= stored)
             .ok_or_else(outside)?;
         let bytes = entry.start + tensor.offset * width..entry.start + end * width;
-        let strides = (!in_order(&tensor.shape, &tensor.strides)).then(|| tensor.strides.clone());
-        Ok(StoredTensor { float, shape: tensor.shape.clone(), file: 0, bytes, strides })
+        let strides = (!in_order(&tensor.shape, &tensor.strides)).then_some(tensor.strides);
+        Ok(StoredTensor { float, shape: tensor.shape, file: 0, bytes, strides })
+    }
+}
+
+/// Why the directory of an archive cannot be read.
+#[derive(Debug, thiserror::Error)]
+enum DirectoryError {
+    #[error("its zip directory cannot be read ({0}), probably because the file is cut off")]
+    Zip(#[from] ZipError),
+    #[error("its entry {0} reaches beyond its end")]
+    Outside(String),
+    #[error("its entry {0} overlaps another")]
+    Overlap(String),
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
+}
+
+/// The entries of a zip archive.
+fn read_entries(bytes: &[u8], room: &mut Room) -> Result<BTreeMap<String, Entry>, DirectoryError> {
+    // Bytes before the name and the extra field of an entry's own header, and where in it their lengths are.
+    const HEADER: u64 = 30;
+    const LENGTHS: usize = 26;
+    // PyTorch's archives start with the file. Where the start is left to be detected, an entry of the directory that is as
+    // long as PyTorch's end records (76 bytes) is taken for them.
+    let config = Config { archive_offset: ArchiveOffset::Known(0) };
+    // Entry by entry: `ZipArchive` holds some ten times the bytes of the directory.
+    let mut zip = ZipIterable::try_new(Cursor::new(bytes), config)?;
+    let mut entries = BTreeMap::new();
+    for entry in zip.files()? {
+        let entry = entry?;
+        let name = entry.name()?.into_owned();
+        let lengths = usize::try_from(entry.header_start()).ok().and_then(|start| bytes.get(start..)?.get(LENGTHS..));
+        let lengths = lengths.and_then(|lengths| lengths.first_chunk()).map(|&[a, b, c, d]| [[a, b], [c, d]]);
+        let start = lengths.and_then(|lengths| {
+            let variable = lengths.map(|length| u64::from(u16::from_le_bytes(length))).iter().sum::<u64>();
+            entry.header_start().checked_add(HEADER + variable)
+        });
+        let end = start.and_then(|start| start.checked_add(entry.compressed_size()));
+        let (Some(start), Some(end)) = (start, end.filter(|&end| end <= bytes.len() as u64)) else {
+            return Err(DirectoryError::Outside(name));
+        };
+        let compressed = entry.compression() != CompressionMethod::Stored;
+        let entry = Entry { bytes: start as usize..end as usize, compressed, crc32: entry.crc32() };
+        room.take(2 * size_of::<(String, Entry)>() + name.len())?;
+        entries.insert(name, entry);
+    }
+    // So that checking all of them takes no longer than reading the file.
+    let mut by_start = Vec::new();
+    for (name, Entry { bytes, .. }) in entries.iter().filter(|(_, entry)| !entry.bytes.is_empty()) {
+        room.push(&mut by_start, (bytes.start, bytes.end, name))?;
+    }
+    by_start.sort_unstable();
+    match by_start.windows(2).find(|pair| pair[1].0 < pair[0].1) {
+        Some(pair) => Err(DirectoryError::Overlap(pair[1].2.clone())),
+        None => Ok(entries),
     }
 }
 
@@ -145,7 +196,7 @@ enum Other {
 }
 
 impl Other {
-    fn error(&self, path: &Path, entries: &BTreeMap<String, Option<Range<usize>>>) -> CheckpointError {
+    fn error(&self, path: &Path, entries: &BTreeMap<String, Entry>) -> CheckpointError {
         const CHECKPOINTS: [&str; 5] = [".pt", ".pth", ".ckpt", ".bin", ".safetensors"];
         let inner = entries.keys().find(|name| CHECKPOINTS.iter().any(|extension| name.ends_with(extension)));
         let (kind, advice) = match (self, inner) {
@@ -235,8 +286,8 @@ mod tests {
                 };
                 let (shape, numbers) = expected(name);
                 assert_eq!(tensor.float, Ok(float), "{form}: {name}");
-                assert_eq!(tensor.shape, shape, "{form}: {name}");
-                assert_eq!(tensor.decode(float, contents.files[0].bytes()), numbers, "{form}: {name}");
+                assert_eq!(*tensor.shape, shape, "{form}: {name}");
+                assert_eq!(tensor.decode(float, contents.files[0].bytes()).unwrap(), numbers, "{form}: {name}");
             }
         }
     }
@@ -300,7 +351,10 @@ mod tests {
         assert_eq!(open(8, 3, 0, 1).unwrap().tensors["aggregator.x"].bytes, 0..0);
         // One number repeated, as `expand` makes it.
         let repeated = open(8, 3, 200, 0).unwrap();
-        assert_eq!(repeated.tensors["aggregator.x"].decode(FloatType::F32, repeated.files[0].bytes()), [0.0; 200]);
+        assert_eq!(
+            repeated.tensors["aggregator.x"].decode(FloatType::F32, repeated.files[0].bytes()).unwrap(),
+            [0.0; 200]
+        );
         // More numbers than the entry holds.
         for wrong in [open(9, 0, 9, 1), open(8, 0, 9, 1), open(8, 8, 1, 1), open(8, 8, 200, 0)] {
             let message = wrong.err().unwrap().to_string();
@@ -371,7 +425,7 @@ mod tests {
             ];
             let archive = [&bytes[..end], &record.concat(), &bytes[end..]].concat();
             let contents = open_bytes(&archive).unwrap_or_else(|error| panic!("{length}: {error}"));
-            assert_eq!(contents.tensors["aggregator.x"].shape, [8], "{length}");
+            assert_eq!(*contents.tensors["aggregator.x"].shape, [8], "{length}");
         }
     }
 
@@ -416,7 +470,7 @@ mod tests {
             bytes[at] = byte;
             if let Ok(contents) = open_bytes(&bytes) {
                 for tensor in contents.tensors.values() {
-                    if let Ok(float) = tensor.float {
+                    if let &Ok(float) = &tensor.float {
                         tensor.decode(float, contents.files[0].bytes());
                     }
                 }

@@ -2,15 +2,16 @@
 
 use crate::CheckpointError;
 use crate::config::{Config, HEAD_DIM, StreamSettings};
+use crate::file::StoredTensor;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Collects names and shapes under a prefix.
-struct Shapes(BTreeMap<String, Vec<usize>>);
+/// Tells a function the names and shapes of tensors.
+struct Shapes<F>(F);
 
-impl Shapes {
+impl<F: FnMut(String, Vec<usize>)> Shapes<F> {
     fn add(&mut self, name: String, shape: impl Into<Vec<usize>>) {
-        self.0.insert(name, shape.into());
+        (self.0)(name, shape.into());
     }
 
     fn norm(&mut self, prefix: &str, width: usize) {
@@ -108,14 +109,21 @@ impl Shapes {
 /// Every tensor of the network, by name, with its shape. The configuration must be one that
 /// [`Config::validate`] accepts.
 pub fn tensor_shapes(config: &Config) -> BTreeMap<String, Vec<usize>> {
-    let mut shapes = Shapes(BTreeMap::new());
+    let mut shapes = BTreeMap::new();
+    for_each_tensor(config, |name, shape| drop(shapes.insert(name, shape)));
+    shapes
+}
+
+/// Calls a function with the name and shape of every tensor of the network. A few bytes of configuration may describe a hundred
+/// thousand of them, which need not be kept.
+pub(crate) fn for_each_tensor(config: &Config, function: impl FnMut(String, Vec<usize>)) {
+    let mut shapes = Shapes(function);
     shapes.aggregator(config);
     shapes.camera_head(config);
     shapes.dense_head("depth_head", 2, config);
     if config.point_head {
         shapes.dense_head("point_head", 4, config);
     }
-    shapes.0
 }
 
 /// Whether a tensor is part of every checkpoint and of use in training alone: it stood in for masked patches.
@@ -126,14 +134,17 @@ pub(crate) fn never_read(name: &str) -> bool {
 /// The tensors of a file, asked for what they say about the network.
 struct Evidence<'a> {
     path: &'a Path,
-    shapes: &'a BTreeMap<String, Vec<usize>>,
+    tensors: &'a BTreeMap<String, StoredTensor>,
 }
 
 impl Evidence<'_> {
     /// One size out of a tensor of so many dimensions.
     fn size(&self, name: &str, rank: usize, dimension: usize) -> Result<usize, CheckpointError> {
-        match self.shapes.get(name) {
-            None => Err(CheckpointError::Missing { path: self.path.into(), names: vec![name.into()] }),
+        match self.tensors.get(name).map(|tensor| &tensor.shape) {
+            None => {
+                let names = [name.to_owned()].into_iter().collect();
+                Err(CheckpointError::Missing { path: self.path.into(), names })
+            }
             Some(shape) if shape.len() == rank => Ok(shape[dimension]),
             Some(shape) => Err(self.unclear(format!("`{name}` has the shape {shape:?} instead of {rank} dimensions"))),
         }
@@ -143,7 +154,7 @@ impl Evidence<'_> {
     /// is left to the comparison with the network.
     fn blocks(&self, prefix: &str) -> usize {
         let number = |name: &String| name.strip_prefix(prefix)?.split('.').next()?.parse::<usize>().ok();
-        self.shapes.keys().filter_map(number).max().map_or(0, |last| last.saturating_add(1))
+        self.tensors.keys().filter_map(number).max().map_or(0, |last| last.saturating_add(1))
     }
 
     fn unclear(&self, reason: String) -> CheckpointError {
@@ -157,8 +168,8 @@ impl Evidence<'_> {
 /// # Errors
 /// [`CheckpointError::Missing`] names a tensor that is needed here, [`CheckpointError::Inference`] says what the
 /// shapes leave open, [`CheckpointError::Config`] which rule the result breaks.
-pub(crate) fn infer(path: &Path, shapes: &BTreeMap<String, Vec<usize>>) -> Result<Config, CheckpointError> {
-    let file = Evidence { path, shapes };
+pub(crate) fn infer(path: &Path, tensors: &BTreeMap<String, StoredTensor>) -> Result<Config, CheckpointError> {
+    let file = Evidence { path, tensors };
     let embed_dim = file.size("aggregator.camera_token", 4, 3)?;
     let positions = file.size("aggregator.patch_embed.pos_embed", 3, 1)?;
     let pos_grid = positions.saturating_sub(1).isqrt();
@@ -197,7 +208,7 @@ pub(crate) fn infer(path: &Path, shapes: &BTreeMap<String, Vec<usize>>) -> Resul
         dpt_features: file.size("depth_head.scratch.layer1_rn.weight", 4, 0)?,
         dpt_hidden: file.size("depth_head.scratch.output_conv2.0.weight", 4, 0)?,
         dpt_channels,
-        point_head: shapes.keys().any(|name| name.starts_with("point_head.")),
+        point_head: tensors.keys().any(|name| name.starts_with("point_head.")),
         stream: StreamSettings::default(),
     };
     config.validate().map_err(|source| CheckpointError::Config { path: path.into(), source })?;

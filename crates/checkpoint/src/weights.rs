@@ -5,7 +5,7 @@ use crate::file::{Contents, MappedFile, StoredTensor};
 use crate::kind::Kind;
 use crate::writer::Writer;
 use crate::{
-    CheckpointError, FloatType, ShapeMismatch, never_read, pytorch, safetensors, shapes, shards, synthetic,
+    CheckpointError, FloatType, Sample, ShapeMismatch, never_read, pytorch, safetensors, shapes, shards, synthetic,
     tensor_shapes,
 };
 use candle_core::{Device, Tensor};
@@ -14,12 +14,15 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
+/// The most bytes that weights may take as float32 for every byte of their file. Stored as float16 it is 2, and expanded tensors,
+/// which repeat values, are small in real checkpoints.
+const MOST_REPEATED: u64 = 4;
+
 /// The weights of a network, one tensor at a time.
 pub struct Weights {
     config: Config,
     shapes: BTreeMap<String, Vec<usize>>,
     source: Source,
-    unexpected: Vec<String>,
     progress: Option<Progress>,
 }
 
@@ -124,13 +127,13 @@ impl Weights {
     pub fn synthetic(config: Config, seed: u64) -> Result<Self, ConfigError> {
         config.validate()?;
         let (shapes, source) = (tensor_shapes(&config), Source::Synthetic { seed });
-        Ok(Self { config, shapes, source, unexpected: Vec::new(), progress: None })
+        Ok(Self { config, shapes, source, progress: None })
     }
 
     fn of(contents: Contents, path: &Path, given: Option<&Path>) -> Result<Self, CheckpointError> {
-        let found = || contents.tensors.iter().map(|(name, tensor)| (name.clone(), tensor.shape.clone())).collect();
         if !contents.tensors.keys().any(|name| name.starts_with("aggregator.")) {
-            let names = contents.tensors.keys().cloned().collect();
+            let mut names = Sample::default();
+            contents.tensors.keys().for_each(|name| names.push(name.clone()));
             return Err(CheckpointError::OtherModel { path: path.into(), names });
         }
         let config = match (given, &contents.config) {
@@ -139,17 +142,21 @@ impl Weights {
                 let own = own.as_deref().and_then(Config::from_metadata).transpose();
                 match own.map_err(|source| CheckpointError::Config { path: path.into(), source })? {
                     Some(own) => own,
-                    None => shapes::infer(path, &found())?,
+                    None => shapes::infer(path, &contents.tensors)?,
                 }
             }
         };
-        let mut shapes = tensor_shapes(&config);
-        // Nothing reads it, so an export may lack it.
-        shapes.retain(|name, _| !never_read(name) || contents.tensors.contains_key(name));
-        compare(&contents, path, &shapes)?;
-        let unexpected = contents.tensors.keys().filter(|&name| !shapes.contains_key(name)).cloned().collect();
-        let source = Source::File(contents);
-        Ok(Self { config, shapes, source, unexpected, progress: None })
+        let shapes = compare(&contents, path, &config)?;
+        Ok(Self { config, shapes, source: Source::File(contents), progress: None })
+    }
+
+    /// The keys that lead to the weights in a file that holds them under others than plain names, separated by dots, such as
+    /// `ema.model`; a prefix of names (`module`, `_orig_mod`) counts as a key. Empty for plain names in the outermost dictionary.
+    pub fn key(&self) -> &str {
+        match &self.source {
+            Source::File(contents) => &contents.key,
+            Source::Synthetic { .. } => "",
+        }
     }
 
     /// What a PyTorch file holds besides tensors and plain values: classes and functions that were passed over. Nothing of
@@ -192,8 +199,13 @@ impl Weights {
     }
 
     /// Tensors of the file that the network does not have, to be mentioned once.
-    pub fn unexpected(&self) -> &[String] {
-        &self.unexpected
+    pub fn unexpected(&self) -> impl Iterator<Item = &str> {
+        let contents = match &self.source {
+            Source::File(contents) => Some(contents),
+            Source::Synthetic { .. } => None,
+        };
+        let names = contents.into_iter().flat_map(|contents| contents.tensors.keys());
+        names.map(String::as_str).filter(|&name| !self.shapes.contains_key(name))
     }
 
     /// The number types in which the network's tensors are stored, with the number of parameters in each.
@@ -250,10 +262,10 @@ impl Weights {
             Source::File(contents) => {
                 let stored = contents.tensors.get(name);
                 let stored = stored.ok_or_else(|| CheckpointError::Unknown { name: name.into() })?;
-                let file = &contents.files[stored.file];
+                let file = &contents.files[stored.file as usize];
                 let values = stored.decode(self.stored_as(name), file.bytes());
                 file.release(&stored.bytes);
-                values
+                values.ok_or_else(|| CheckpointError::Memory { name: name.into(), shape: shape.into() })?
             }
         };
         if let Some(progress) = &self.progress {
@@ -283,27 +295,38 @@ fn open_file(path: &Path) -> Result<MappedFile, CheckpointError> {
     MappedFile::open(index.as_deref().unwrap_or(path))
 }
 
-/// Whether the file has every tensor of the network, in its shape and in a usable dtype.
-fn compare(contents: &Contents, path: &Path, shapes: &BTreeMap<String, Vec<usize>>) -> Result<(), CheckpointError> {
-    let (mut missing, mut misshapen, mut unusable) = (Vec::new(), Vec::new(), Vec::new());
-    for (name, expected) in shapes {
-        match contents.tensors.get(name) {
-            None => missing.push(name.clone()),
-            Some(StoredTensor { float: Err(float), .. }) => unusable.push(format!("{name} ({float})")),
-            Some(StoredTensor { shape, .. }) if shape != expected => {
-                misshapen.push(ShapeMismatch { name: name.clone(), expected: expected.clone(), found: shape.clone() });
-            }
-            Some(_) => {}
+/// The tensors of the network, if the file has all of them, in the right shape and in a dtype that weights can have.
+fn compare(contents: &Contents, path: &Path, config: &Config) -> Result<BTreeMap<String, Vec<usize>>, CheckpointError> {
+    let (mut missing, mut misshapen, mut unusable) = (Sample::default(), Sample::default(), Sample::default());
+    let (mut shapes, mut bytes) = (BTreeMap::new(), 0);
+    shapes::for_each_tensor(config, |name, expected| match contents.tensors.get(&name) {
+        // Nothing reads it, so an export may lack it.
+        None if never_read(&name) => {}
+        None => missing.push(name),
+        Some(StoredTensor { float: Err(float), .. }) => unusable.push(format!("{name} ({float})")),
+        Some(StoredTensor { shape, .. }) if **shape != *expected => {
+            misshapen.push(ShapeMismatch { name, expected, found: shape.to_vec() });
         }
-    }
-    if !missing.is_empty() {
+        Some(_) => {
+            bytes += expected.iter().product::<usize>() as u64 * FloatType::F32.size() as u64;
+            shapes.insert(name, expected);
+        }
+    });
+    if missing.count() > 0 {
         return Err(CheckpointError::Missing { path: path.into(), names: missing });
     }
-    if !misshapen.is_empty() {
+    if misshapen.count() > 0 {
         return Err(CheckpointError::Shape { path: path.into(), tensors: misshapen });
     }
-    if !unusable.is_empty() {
+    if unusable.count() > 0 {
         return Err(CheckpointError::Type { path: path.into(), tensors: unusable });
     }
-    Ok(())
+    if bytes > MOST_REPEATED * contents.bytes() {
+        let reason = format!(
+            "its tensors repeat the same values over and over: {bytes} bytes of weights in {}",
+            contents.bytes()
+        );
+        return Err(CheckpointError::Corrupt { path: path.into(), reason });
+    }
+    Ok(shapes)
 }

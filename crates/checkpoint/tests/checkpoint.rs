@@ -89,7 +89,7 @@ fn what_is_written_is_read_back() {
         assert_eq!(read.float_type(), float);
         assert_eq!(read.float_types(), BTreeMap::from([(float, micro().parameters())]));
         assert_eq!(read.bytes(), micro().parameters() * float.size() as u64);
-        assert_eq!(read.unexpected(), [""; 0]);
+        assert_eq!(read.unexpected().count(), 0);
         for (name, shape) in tensor_shapes(&micro()) {
             assert_eq!(read.get(&name).unwrap().dims(), shape);
             let expected = values(&weights, &name).into_iter().map(|value| match float {
@@ -242,7 +242,7 @@ fn prefixes_of_names_are_taken_off() {
         let tensors = raw().into_iter().map(|(name, raw)| (format!("{prefix}{name}"), raw)).collect();
         let weights = Weights::open(&folder.safetensors(&tensors, None), None).unwrap();
         assert_eq!(values(&weights, "aggregator.camera_token").len(), 128, "{prefix}");
-        assert!(weights.unexpected().is_empty());
+        assert_eq!(weights.unexpected().count(), 0);
     }
     let both = ["net.", "ema."]
         .into_iter()
@@ -375,7 +375,7 @@ fn tensors_that_do_not_fit_are_named() {
     let mut tensors = raw();
     tensors.insert("track_head.weight".into(), (Dtype::I64, vec![1], vec![0; 8]));
     let weights = Weights::open(&folder.safetensors(&tensors, None), None).unwrap();
-    assert_eq!(weights.unexpected(), ["track_head.weight"]);
+    assert_eq!(weights.unexpected().collect::<Vec<_>>(), ["track_head.weight"]);
 
     let other = BTreeMap::from([("model.embed.weight".to_owned(), (Dtype::F32, vec![1], vec![0; 4]))]);
     assert_eq!(open(&other), "FILE is a checkpoint of another model; it holds model.embed.weight");

@@ -91,11 +91,11 @@ fn mention_unexpected(weights: &Weights) {
         let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
         console::line(&format!("warning: the file also holds {first}{more}, which was passed over and not run"));
     }
-    let names = weights.unexpected();
-    if let Some(first) = names.first() {
-        let (are, more) = match names.len() {
-            1 => ("is", String::new()),
-            count => ("are", format!(" and {} more", count - 1)),
+    let mut names = weights.unexpected();
+    if let Some(first) = names.next() {
+        let (are, more) = match names.count() {
+            0 => ("is", String::new()),
+            count => ("are", format!(" and {count} more")),
         };
         console::line(&format!("warning: {first}{more} {are} no part of the network and will not be used"));
     }

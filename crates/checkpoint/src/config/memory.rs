@@ -1,7 +1,8 @@
 //! How much memory a network and its stream need. Counts saturate instead of overflowing.
 
 use super::{Config, HEAD_DIM};
-use crate::{FloatType, never_read, tensor_shapes};
+use crate::shapes::for_each_tensor;
+use crate::{FloatType, never_read};
 
 fn product(factors: &[usize]) -> u64 {
     factors.iter().fold(1, |product, &factor| product.saturating_mul(factor as u64))
@@ -10,20 +11,24 @@ fn product(factors: &[usize]) -> u64 {
 impl Config {
     /// Parameters of the network, which must be one that [`Config::validate`] accepts.
     pub fn parameters(&self) -> u64 {
-        tensor_shapes(self).values().fold(0, |sum, shape| sum.saturating_add(product(shape)))
+        let mut sum = 0_u64;
+        for_each_tensor(self, |_, shape| sum = sum.saturating_add(product(&shape)));
+        sum
     }
 
     /// Bytes of the loaded weights where a trunk's number takes `element_bytes`. Only its products are stored so: what is
     /// added or multiplied number by number stays in float32, and so do the heads. (A card stores the dense heads of a 16-bit
     /// model in 16 bits, too: less by some 60 MB of the published network.)
     pub fn weight_bytes(&self, element_bytes: usize) -> u64 {
-        let bytes = |(name, shape): (String, Vec<usize>)| {
+        let mut sum = 0_u64;
+        for_each_tensor(self, |name, shape| {
             let product_of_trunk = name.starts_with("aggregator.") && name.ends_with(".weight") && shape.len() > 1;
-            let number = if product_of_trunk { element_bytes } else { FloatType::F32.size() };
-            product(&shape).saturating_mul(number as u64)
-        };
-        let loaded = tensor_shapes(self).into_iter().filter(|(name, _)| !never_read(name));
-        loaded.map(bytes).fold(0, u64::saturating_add)
+            let element = if product_of_trunk { element_bytes } else { FloatType::F32.size() };
+            if !never_read(&name) {
+                sum = sum.saturating_add(product(&shape).saturating_mul(element as u64));
+            }
+        });
+        sum
     }
 
     /// Bytes of the keys and values of one token over all layers, at `element_bytes` a number.
