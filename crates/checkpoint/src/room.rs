@@ -2,7 +2,7 @@
 
 /// Bytes of memory for every byte of a file. Descriptions of tensors need about two; a hostile file would make a reader take
 /// hundreds. With the copy of a header or pickle and the sorted map at the end, a reader stays below ten.
-const PER_BYTE: usize = 5;
+const PER_BYTE: usize = 6;
 
 /// Bytes of memory on top, since small files have fixed costs, too.
 const FIXED: usize = 16 << 10;
@@ -30,7 +30,7 @@ impl Room {
     /// Appends to a list. What the list grows by is taken first.
     pub(crate) fn push<T>(&mut self, list: &mut Vec<T>, item: T) -> Result<(), NoRoom> {
         if list.len() == list.capacity() {
-            let more = list.capacity().max(4);
+            let more = (list.capacity() / 2).max(4);
             self.take(more.saturating_mul(size_of::<T>()))?;
             list.reserve_exact(more);
         }

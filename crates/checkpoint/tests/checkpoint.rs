@@ -347,9 +347,9 @@ fn tensors_that_do_not_fit_are_named() {
     tensors.retain(|name, _| !name.starts_with("aggregator.global_blocks.2."));
     assert_eq!(
         open(&tensors),
-        "FILE lacks tensors of its network (18): aggregator.global_blocks.2.attn.k_norm.bias, \
-         aggregator.global_blocks.2.attn.k_norm.weight, aggregator.global_blocks.2.attn.proj.bias, \
-         aggregator.global_blocks.2.attn.proj.weight and 14 more"
+        "FILE lacks tensors of its network (18): aggregator.global_blocks.2.norm1.weight, \
+         aggregator.global_blocks.2.norm1.bias, aggregator.global_blocks.2.attn.qkv.weight, \
+         aggregator.global_blocks.2.attn.qkv.bias and 14 more"
     );
 
     let mut tensors = raw();
@@ -368,8 +368,8 @@ fn tensors_that_do_not_fit_are_named() {
     tensors.insert("depth_head.norm.bias".into(), (Dtype::F64, vec![128], vec![0; 1024]));
     assert_eq!(
         open(&tensors),
-        "FILE has tensors that are not float32, float16 or bfloat16 (2): depth_head.norm.bias (F64), \
-         depth_head.norm.weight (I64)"
+        "FILE has tensors that are not float32, float16 or bfloat16 (2): depth_head.norm.weight (I64), \
+         depth_head.norm.bias (F64)"
     );
 
     let mut tensors = raw();

@@ -2,8 +2,11 @@
 
 use super::{Config, ConfigError};
 use crate::{CheckpointError, open_regular};
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::Deserialize;
+use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Read};
 use std::path::Path;
@@ -14,6 +17,9 @@ const LONGEST_FILE: u64 = 1 << 20;
 /// Characters of a wrong value that are shown.
 const LONGEST_VALUE: usize = 40;
 
+/// Bytes of the longest text of a value: four numbers and the space between them.
+const LONGEST_TEXT: usize = 256;
+
 impl Config {
     /// Reads and validates a configuration.
     ///
@@ -21,15 +27,24 @@ impl Config {
     /// Text that is not a JSON object, a key that no configuration has or that is there twice, a value that its key
     /// cannot have, and what [`Config::validate`] finds.
     pub fn from_json(text: &str) -> Result<Self, ConfigError> {
-        Self::of(entries(text)?)
+        let published = published();
+        let mut found = Found::default();
+        for_each_entry(text, |key, value| found.add(&published, &key, value))?;
+        found.config()
     }
 
     /// Reads and validates the `config` metadata of a checkpoint. Other programs use that key too, and add keys of their own:
     /// unknown keys are skipped, and text without any known key is no configuration.
     pub(crate) fn from_metadata(text: &str) -> Option<Result<Self, ConfigError>> {
         let published = published();
-        let known: Vec<_> = entries(text).ok()?.into_iter().filter(|(key, _)| published.contains_key(key)).collect();
-        (!known.is_empty()).then(|| Self::of(known))
+        let mut found = None;
+        for_each_entry(text, |key, value| {
+            if published.contains_key(&*key) {
+                found.get_or_insert_with(Found::default).add(&published, &key, value);
+            }
+        })
+        .ok()?;
+        found.map(Found::config)
     }
 
     /// Reads and validates a configuration file.
@@ -41,24 +56,44 @@ impl Config {
         let text = read_text(path).map_err(|source| CheckpointError::Read { path: path.into(), source })?;
         Self::from_json(&text).map_err(|source| CheckpointError::Config { path: path.into(), source })
     }
+}
 
-    fn of(entries: Vec<(String, Value)>) -> Result<Self, ConfigError> {
-        let published = published();
-        let mut object = Map::new();
-        for (key, value) in entries {
-            let Some(example) = published.get(&key) else {
-                let nearest = nearest(&key, published.keys());
-                return Err(ConfigError::UnknownKey { key: shortened(&key), nearest });
-            };
-            if let Some(expected) = expected(example, &value) {
-                return Err(ConfigError::Value { key, value: shortened(&value.to_string()), expected });
-            }
-            if object.contains_key(&key) {
-                return Err(ConfigError::Twice { key });
-            }
-            object.insert(key, value);
+/// The entries of a configuration, as far as they are right, and what is wrong with the first that is not.
+#[derive(Default)]
+struct Found {
+    object: Map<String, Value>,
+    error: Option<ConfigError>,
+}
+
+impl Found {
+    fn add(&mut self, published: &Map<String, Value>, key: &str, text: &str) {
+        if self.error.is_none() {
+            self.error = self.try_add(published, key, text).err();
         }
-        let config: Self = serde_json::from_value(Value::Object(object))?;
+    }
+
+    fn try_add(&mut self, published: &Map<String, Value>, key: &str, text: &str) -> Result<(), ConfigError> {
+        let Some(example) = published.get(key) else {
+            let nearest = nearest(key, published.keys());
+            return Err(ConfigError::UnknownKey { key: shortened(key), nearest });
+        };
+        // No value that is right is so long.
+        let value = if text.len() <= LONGEST_TEXT { serde_json::from_str(text)? } else { Value::Null };
+        if let Some(expected) = expected(example, &value) {
+            let value = if value.is_null() { text.into() } else { value.to_string() };
+            return Err(ConfigError::Value { key: key.into(), value: shortened(&value), expected });
+        }
+        match self.object.insert(key.into(), value) {
+            Some(_) => Err(ConfigError::Twice { key: key.into() }),
+            None => Ok(()),
+        }
+    }
+
+    fn config(self) -> Result<Config, ConfigError> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        let config: Config = serde_json::from_value(Value::Object(self.object))?;
         config.validate()?;
         Ok(config)
     }
@@ -101,62 +136,53 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// The known key that `key` is probably meant to be: it differs by few insertions, deletions and replacements.
+/// The known key that `key` is probably meant to be: it differs by few insertions, deletions and replacements (Levenshtein 1966).
+/// Capitals count as small letters, and `-` as `_`.
 fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a String>) -> Option<String> {
     // Longer keys are none that somebody misspelt.
-    let distances = known.filter(|_| key.len() <= LONGEST_VALUE).map(|name| (distance(key, name), name));
-    let (distance, name) = distances.min()?;
+    if key.len() > LONGEST_VALUE {
+        return None;
+    }
+    let simple = key.to_ascii_lowercase().replace('-', "_");
+    let (distance, name) = known.map(|name| (strsim::levenshtein(&simple, name), name)).min()?;
     (distance <= 1 + name.len() / 4).then(|| name.clone())
 }
 
-/// The edit distance (Levenshtein 1966) in bytes, capitals not told from small letters, nor `-` from `_`.
-fn distance(one: &str, other: &str) -> usize {
-    let simple = |byte: u8| if byte == b'-' { b'_' } else { byte.to_ascii_lowercase() };
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (i, a) in one.bytes().map(simple).enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, b) in other.bytes().map(simple).enumerate() {
-            let replaced = diagonal + usize::from(a != b);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+/// Calls a function with the keys of an object and the texts of their values, in their order and each as often as it is there.
+/// Nothing is kept of them, since the values of a hostile text would take a hundred times its bytes.
+fn for_each_entry<'a>(text: &'a str, function: impl FnMut(Cow<'a, str>, &'a str)) -> Result<(), ConfigError> {
+    serde_json::from_str::<IgnoredAny>(text)?;
+    let kind = match text.trim_ascii_start().bytes().next() {
+        Some(b'{') => {
+            let mut json = serde_json::Deserializer::from_str(text);
+            return Ok(json.deserialize_map(Entries(function))?);
         }
-    }
-    row[other.len()]
-}
-
-/// The keys and values of an object, in their order and each as often as it is there.
-fn entries(text: &str) -> Result<Vec<(String, Value)>, ConfigError> {
-    let kind = match serde_json::from_str(text)? {
-        Value::Object(_) => return Ok(serde_json::from_str::<Entries>(text)?.0),
-        Value::Array(_) => "an array",
-        Value::String(_) => "a string",
-        Value::Number(_) => "a number",
-        Value::Bool(_) => "true or false",
-        Value::Null => "null",
+        Some(b'[') => "an array",
+        Some(b'"') => "a string",
+        Some(b't' | b'f') => "true or false",
+        Some(b'n') => "null",
+        _ => "a number",
     };
     Err(ConfigError::NotAnObject(kind))
 }
 
-struct Entries(Vec<(String, Value)>);
+struct Entries<F>(F);
 
-impl<'de> Deserialize<'de> for Entries {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct InOrder;
-        impl<'de> Visitor<'de> for InOrder {
-            type Value = Entries;
+impl<'de, F: FnMut(Cow<'de, str>, &'de str)> Visitor<'de> for Entries<F> {
+    type Value = ();
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Entries, A::Error> {
-                let mut entries = Vec::new();
-                while let Some(entry) = object.next_entry()? {
-                    entries.push(entry);
-                }
-                Ok(Entries(entries))
-            }
+    fn visit_map<A: MapAccess<'de>>(mut self, mut object: A) -> Result<(), A::Error> {
+        while let Some((Key(key), value)) = object.next_entry::<_, &RawValue>()? {
+            (self.0)(key, value.get());
         }
-        deserializer.deserialize_map(InOrder)
+        Ok(())
     }
 }
+
+/// A key, copied only if it holds escapes.
+#[derive(Deserialize)]
+struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
