@@ -1,6 +1,7 @@
 //! What can go wrong.
 
 use candle_core::DType;
+use periplus_units::Bytes;
 
 /// Why an operation on the cache failed. The operation then changed nothing that can be seen.
 #[derive(Debug, thiserror::Error)]
@@ -88,7 +89,7 @@ pub enum Error {
         got: Vec<usize>,
     },
     /// The pools cannot grow to the size needed.
-    #[error("there is no memory for {} of keys and values more: use smaller pictures, a smaller window or 16-bit numbers", in_units(*bytes))]
+    #[error("there is no memory for {} of keys and values more: use smaller pictures, a smaller window or 16-bit numbers", Bytes(*bytes as u64))]
     OutOfMemory {
         /// What the pools would have grown by.
         bytes: usize,
@@ -96,7 +97,7 @@ pub enum Error {
     /// A card has no memory left for a pool.
     #[error(
         "the card has no memory left for {} of keys and values: use smaller pictures, a smaller window, 16-bit numbers or the CPU",
-        in_units(*bytes)
+        Bytes(*bytes as u64)
     )]
     CardFull {
         /// Size of the pool, of which there are two a layer.
@@ -108,17 +109,6 @@ pub enum Error {
     /// The tensor library or the device failed.
     #[error("the device failed to store keys and values: {0}")]
     Tensor(#[from] candle_core::Error),
-}
-
-/// A size in the unit that suits it.
-fn in_units(bytes: usize) -> String {
-    match bytes {
-        usize::MAX => "more bytes than can be counted".into(),
-        0..=1023 => format!("{bytes} bytes"),
-        1024..=1_048_575 => format!("{:.1} KiB", bytes as f64 / 1024.0),
-        1_048_576..=1_073_741_823 => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
-        _ => format!("{:.1} GiB", bytes as f64 / 1_073_741_824.0),
-    }
 }
 
 /// A result with the [`Error`] of this crate.

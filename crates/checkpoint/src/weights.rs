@@ -9,6 +9,7 @@ use crate::{
     tensor_shapes,
 };
 use candle_core::{Device, Tensor};
+use periplus_units::Bytes;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -323,8 +324,9 @@ fn compare(contents: &Contents, path: &Path, config: &Config) -> Result<BTreeMap
     }
     if bytes > MOST_REPEATED * contents.bytes() {
         let reason = format!(
-            "its tensors repeat the same values over and over: {bytes} bytes of weights in {}",
-            contents.bytes()
+            "its tensors repeat the same values over and over: {} of weights in a file of {}",
+            Bytes(bytes),
+            Bytes(contents.bytes())
         );
         return Err(CheckpointError::Corrupt { path: path.into(), reason });
     }

@@ -44,6 +44,11 @@ fn values(weights: &Weights, name: &str) -> Vec<f32> {
     weights.get(name).unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }
 
+/// A file that PyTorch wrote.
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+}
+
 struct Folder(TempDir);
 
 impl Folder {
@@ -287,8 +292,60 @@ fn shards_are_read_by_their_index() {
     // A shard that is missing is named, and an index leads to no other folder.
     fs::remove_file(shards.path("model-00002-of-00002.safetensors")).unwrap();
     assert!(refusal(&index, None).contains("model-00002-of-00002.safetensors"));
+    // So is one that is something else, for what it is.
+    let second = "model-00002-of-00002.safetensors";
+    for (bytes, what) in [
+        (&b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"[..], "is a Git LFS pointer: fetch the file"),
+        (b"<!DOCTYPE html><html></html>", "is a web page: the download went wrong"),
+    ] {
+        let shard = shards.file(second, bytes);
+        let error = Weights::open(&index, None).err().unwrap().to_string();
+        assert!(error.starts_with(&format!("{} {what}", shard.display())), "{error}");
+    }
+    fs::copy(data("bare.pt"), shards.path(second)).unwrap();
+    assert!(
+        refusal(&index, None)
+            .starts_with("FILE is the index of a checkpoint in several PyTorch files: join them in Python")
+    );
     map.insert("aggregator.camera_token".into(), "../weights.safetensors".into());
     assert!(refusal(&shards.file("model.safetensors.index.json", json(&map)), None).contains("not a file in the same"));
+}
+
+/// The same with PyTorch files, which are not read.
+#[test]
+fn pytorch_shards_are_told_what_to_do_with() {
+    let folder = Folder::new();
+    let index = r#"{"metadata": {}, "weight_map": {"aggregator.camera_token": "pytorch_model-00001-of-00002.bin"}}"#;
+    let index = folder.file("pytorch_model.bin.index.json", index);
+    let shard = folder.path("pytorch_model-00001-of-00002.bin");
+    fs::copy(data("bare.pt"), &shard).unwrap();
+    for path in [&index, folder.0.path()] {
+        let error = Weights::open_any(path, None, None).err().unwrap().to_string();
+        assert!(
+            error.starts_with(&format!("{} is the index of a checkpoint in several PyTorch files: ", index.display())),
+            "{error}"
+        );
+    }
+    assert_eq!(
+        Weights::open_any(&shard, None, None).err().unwrap().to_string(),
+        format!(
+            "{} is one of several shards of a checkpoint: give the index file or the folder instead",
+            shard.display()
+        )
+    );
+    fs::write(&shard, "version https://git-lfs.github.com/spec/v1\noid sha256:0\n").unwrap();
+    let error = Weights::open_any(&index, None, None).err().unwrap().to_string();
+    assert!(error.starts_with(&format!("{} is a Git LFS pointer", shard.display())), "{error}");
+}
+
+#[test]
+fn the_key_and_the_prefix_of_the_weights_are_told() {
+    let folder = Folder::new();
+    for (prefix, key) in [("", ""), ("_orig_mod.", "_orig_mod"), ("module._orig_mod.", "module._orig_mod")] {
+        let tensors = raw().into_iter().map(|(name, raw)| (format!("{prefix}{name}"), raw)).collect();
+        assert_eq!(Weights::open(&folder.safetensors(&tensors, None), None).unwrap().key(), key);
+    }
+    assert_eq!(Weights::synthetic(micro(), 0).unwrap().key(), "");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use periplus::checkpoint::synthetic::hash_uniform;
 use periplus::{Device, Engine, Frame, Raster, Session, SessionConfig, StreamSettings, Viewport, Weights};
+use periplus_units::Bytes;
 use serde::Serialize;
 
 use crate::console;
@@ -247,13 +248,13 @@ impl Measurement {
             self.median_milliseconds,
             self.streamed_frame.frames,
             self.fastest_milliseconds,
-            indicatif::BinaryBytes(self.cache_bytes as u64),
+            Bytes(self.cache_bytes as u64),
         );
         if let Some(bytes) = self.peak_device_bytes {
-            let _ = write!(text, ", memory taken on the card {}", indicatif::BinaryBytes(bytes));
+            let _ = write!(text, ", memory taken on the card {}", Bytes(bytes));
         }
         if let Some(bytes) = self.peak_resident_bytes {
-            let _ = write!(text, ", peak memory {}", indicatif::BinaryBytes(bytes));
+            let _ = write!(text, ", peak memory {}", Bytes(bytes));
         }
         text
     }

@@ -9,10 +9,13 @@ use periplus::checkpoint::{CheckpointError, FloatType};
 use crate::console;
 use crate::failure::Failure;
 use crate::interruption::Interruption;
-use crate::options::{Float, open_any_weights};
+use crate::options::{Float, mention_key, open_any_weights};
 use crate::progress::show_loading;
 
-/// Convert a checkpoint to safetensors: a PyTorch file (.pt), without running any code in it, or safetensors with another dtype
+/// Convert a checkpoint to one safetensors file: a PyTorch file (.pt), or safetensors files to join them or change their dtype
+///
+/// Code in a PyTorch file is not run. Tensors that the network does not have are left out. If the file has checksums, as PyTorch's have,
+/// its data is checked first.
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// The checkpoint: a .pt or .safetensors file, the index of several .safetensors files, or their folder
@@ -21,13 +24,13 @@ pub(crate) struct Arguments {
     /// The file to write
     #[arg(value_name = "OUT.safetensors")]
     output: PathBuf,
-    /// The network's configuration (JSON) [default: as the shapes tell]
+    /// The network's configuration (JSON) [default: the one in the file, or the one that the shapes tell]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Which weights, where the file holds several sets: the keys that lead to them, such as model or ema.model
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
-    /// Number type of the weights [default: as they are stored]
+    /// Number type of the weights [default: the one that they are stored in, f32 if there are several]
     #[arg(long, value_enum)]
     dtype: Option<Float>,
 }
@@ -39,11 +42,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Err(Failure::Usage(format!("{} would be replaced: give another OUT.safetensors", input.display())));
     }
     let weights = open_any_weights(&arguments.input, arguments.config.as_deref(), arguments.key.as_deref())?;
-    if !weights.check_sums()? {
-        console::line("note: this file has no checksums, so its data could not be checked for damage");
-    }
+    let checked = weights.check_sums()?;
     let float = arguments.dtype.map_or(weights.float_type(), Float::into);
+    let key = weights.key().to_owned();
     write(weights, &arguments.output, float)?;
+    if !checked {
+        console::line("note: the data was not checked for damage, since the file has no checksums");
+    }
+    mention_key(&key);
     console::line(&format!("wrote {} in {float}", arguments.output.display()));
     Ok(())
 }

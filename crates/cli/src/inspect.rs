@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use periplus::Config;
 use periplus::checkpoint::FloatType;
+use periplus_units::Bytes;
 
 use crate::console;
 use crate::failure::Failure;
@@ -44,12 +45,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let stored: Vec<_> = stored.iter().map(|(float, count)| format!("{} in {float}", millions(*count))).collect();
     console::print(&format!(
         "{architecture}\n\
-         Parameters           {parameters} ({stored}, {bytes})\n\
+         Parameters           {parameters} ({stored}, {bytes}){key}\n\
          {memory}",
         architecture = architecture(&config),
         parameters = millions(config.parameters()),
         stored = stored.join(", "),
-        bytes = size(weights.bytes()),
+        bytes = Bytes(weights.bytes()),
+        key = match weights.key() {
+            "" => String::new(),
+            key => format!("\nWeights under        {key}"),
+        },
         memory = memory(&config, picture, arguments.dtype.into()),
     ))
 }
@@ -89,10 +94,13 @@ fn memory(config: &Config, picture: PictureSize, float: FloatType) -> String {
         0 => "none, as nothing is kept of keyframes that leave the window".into(),
         bytes => format!(
             "{} for every keyframe that leaves the window, in pages of {}: one at first, twice as many when all are full",
-            size(bytes),
-            size(page)
+            Bytes(bytes),
+            Bytes(page)
         ),
     };
+    let camera = config.camera_bytes_per_frame(FloatType::F32.size());
+    let full = config.stream_bytes(height, width, pages, float.size());
+    let growth = camera.saturating_add(config.special_bytes_per_frame(float.size()));
     format!(
         "\n\
          A stream of {width} x {height} pixels in {float}, {} scale frames, window {}, {} camera iterations:\n\
@@ -100,25 +108,22 @@ fn memory(config: &Config, picture: PictureSize, float: FloatType) -> String {
          Frames in full       {} at most: {pages} pages of {}\n\
          Special tokens       {special}\n\
          Camera head          {} for every keyframe, in room that doubles when it is full\n\
-         Beside these         what a frame computes with: at the published size and 518 x 378 pixels 0.5 GiB on the CPU; on a card \
-         1.1 to 1.5 GiB, CUDA's own included",
+         Total                {} when the window is full, and {} more for every keyframe after; what a frame computes with comes on \
+         top",
         stream.scale_frames,
         stream.window,
         stream.camera_iterations,
-        size(config.weight_bytes(float.size())),
-        size(page.saturating_mul(pages as u64)),
-        size(page),
-        size(config.camera_bytes_per_frame(FloatType::F32.size())),
+        Bytes(config.weight_bytes(float.size())),
+        Bytes(page.saturating_mul(pages as u64)),
+        Bytes(page),
+        Bytes(camera),
+        Bytes(full),
+        Bytes(growth),
     )
 }
 
 fn millions(count: u64) -> String {
     format!("{:.2} M", count as f64 / 1e6)
-}
-
-/// Bytes in the unit that suits them.
-fn size(bytes: u64) -> String {
-    indicatif::BinaryBytes(bytes).to_string()
 }
 
 #[cfg(test)]
@@ -133,9 +138,14 @@ mod tests {
         assert!(text.contains("Weights              2.63 GiB"), "{text}");
         // 2 (key, value) x 24 layers x 1024 channels x 2 bytes = 96 KiB a token; 1005 tokens a frame, 8 + 64 + 1 frames.
         assert!(text.contains("Frames in full       6.72 GiB at most: 73 pages of 94.22 MiB"), "{text}");
-        assert!(text.contains("576.00 KiB for every keyframe that leaves the window, in pages of 94.22 MiB"), "{text}");
+        assert!(text.contains("576 KiB for every keyframe that leaves the window, in pages of 94.22 MiB"), "{text}");
         // 4 passes x 4 blocks x 2 x 2048 channels x 4 bytes.
-        assert!(text.contains("Camera head          256.00 KiB for every keyframe"), "{text}");
+        assert!(text.contains("Camera head          256 KiB for every keyframe"), "{text}");
+        // 2.63 + 6.72 GiB, and 73 times 256 KiB of the camera head.
+        assert!(
+            text.contains("Total                9.36 GiB when the window is full, and 832 KiB more for every keyframe"),
+            "{text}"
+        );
         assert!(architecture(&config).contains("trained on 518 x 518"));
         assert_eq!(millions(config.parameters()), "1157.94 M");
     }

@@ -85,6 +85,13 @@ fn with_option(error: &CheckpointError) -> Failure {
     Failure::Failed(format!("{error}{option}"))
 }
 
+/// Says where in its file the weights are, if they are not where they are expected.
+pub(crate) fn mention_key(key: &str) {
+    if !key.is_empty() {
+        console::line(&format!("note: the weights in use are those under `{key}`"));
+    }
+}
+
 /// Names the tensors and the other contents of a checkpoint that will not be used.
 fn mention_unexpected(weights: &Weights) {
     if let [first, more @ ..] = weights.passed_over() {
@@ -343,7 +350,7 @@ impl PictureSize {
         };
         let largest = LARGEST - LARGEST % patch;
         Err(Failure::Usage(format!(
-            "the picture size {width} x {height} {wrong}: use multiples of {patch} up to {largest}"
+            "the picture size {width} x {height} {wrong}: use multiples of {patch} from {patch} to {largest}"
         )))
     }
 }
@@ -371,7 +378,7 @@ mod tests {
         assert!("518".parse::<PictureSize>().is_err() && "518x-2".parse::<PictureSize>().is_err());
         for (wrong, words) in [("0x14", "not made of"), ("14x0", "not made of"), ("4294967294x14", "too large")] {
             let Err(Failure::Usage(said)) = wrong.parse::<PictureSize>().unwrap().check(14) else { panic!("{wrong}") };
-            assert!(said.contains(words) && said.ends_with("use multiples of 14 up to 32760"), "{said}");
+            assert!(said.contains(words) && said.ends_with("use multiples of 14 from 14 to 32760"), "{said}");
         }
         assert!(PictureSize { width: 32760, height: 32760 }.check(14).is_ok());
     }

@@ -10,6 +10,7 @@ use periplus::frames::{FolderOptions, FolderSource, OnBadFrame, Order, Preproces
 use periplus::{
     Config, Device, Engine, Frame, FrameOutput, Keyframes, Outputs, Raster, Session, SessionConfig, keyframe_interval,
 };
+use periplus_units::Bytes;
 
 use crate::console::{self, counted};
 use crate::demo::{self, DemoClip};
@@ -17,8 +18,8 @@ use crate::failure::Failure;
 use crate::interruption::Interruption;
 use crate::judge::Judge;
 use crate::options::{
-    ComputeOptions, StreamOptions, WeightsOptions, at_least_one, from_zero, is_demo, measure, open_weights, pixels,
-    place,
+    ComputeOptions, StreamOptions, WeightsOptions, at_least_one, from_zero, is_demo, measure, mention_key,
+    open_weights, pixels, place,
 };
 use crate::progress::{Progress, show_loading};
 use crate::sinks::{SinkOptions, Sinks};
@@ -123,6 +124,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let device = arguments.compute.start()?;
     let weights_path = arguments.weights.weights.as_deref().unwrap_or(Path::new("demo"));
     let weights = open_weights(weights_path, arguments.weights.config.as_deref())?;
+    if !arguments.quiet {
+        mention_key(weights.key());
+    }
     let preprocess = arguments.clip.preprocess(weights.config())?;
     let stream = arguments.stream.over(&weights.config().stream)?;
     if let Some(frames) = &arguments.frames {
@@ -197,7 +201,7 @@ fn check_memory(
         frame.height(),
         counted(keyframes, "keyframe"),
         config.stream.window,
-        indicatif::BinaryBytes(bytes)
+        Bytes(bytes)
     )))
 }
 

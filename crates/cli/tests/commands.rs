@@ -66,6 +66,92 @@ fn a_converted_checkpoint_streams() {
     assert_eq!((ended.code, ended.stdout.lines().count()), (0, 4), "{}", ended.stderr);
 }
 
+/// The offsets of the checksums in a zip archive, in the headers of its entries and in its directory.
+fn checksums(archive: &[u8]) -> Vec<usize> {
+    let header = |at: usize| match &archive[at..at + 4] {
+        b"PK\x03\x04" => Some(at + 14),
+        b"PK\x01\x02" => Some(at + 16),
+        _ => None,
+    };
+    (0..archive.len() - 20).filter_map(header).collect()
+}
+
+#[test]
+fn convert_checks_the_data_of_a_pytorch_checkpoint() {
+    let scratch = Scratch::new();
+    let whole = fs::read(pytorch_checkpoint()).unwrap();
+    let convert = |bytes: &[u8]| {
+        let input = scratch.write("in/some.pt", bytes);
+        run(periplus().arg("convert").arg(input).arg(scratch.path("in/out.safetensors")))
+    };
+    let ended = convert(&whole);
+    assert_eq!((ended.code, ended.stderr.contains("not checked")), (0, false), "{}", ended.stderr);
+    // A bit of the largest entry, which is weights.
+    let mut flipped = whole.clone();
+    flipped[whole.len() / 2] ^= 4;
+    let ended = convert(&flipped);
+    assert_eq!((ended.code, ended.stderr.lines().count()), (1, 1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("differs from its checksum; copy or download the file again"), "{}", ended.stderr);
+    // Without any checksums, nothing can be checked; where some are right, the others are wrong.
+    let mut without = flipped.clone();
+    let places = checksums(&whole);
+    for &at in &places {
+        without[at..at + 4].fill(0);
+    }
+    let ended = convert(&without);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert!(ended.stderr.contains("note: the data was not checked for damage"), "{}", ended.stderr);
+    let directory = places.len() / 2;
+    for &at in &[places[directory], places[0]] {
+        without[at..at + 4].copy_from_slice(&whole[at..at + 4]);
+    }
+    assert_eq!(convert(&without).code, 1);
+}
+
+#[test]
+fn convert_changes_the_dtype_of_safetensors_and_says_where_the_weights_were() {
+    let scratch = Scratch::new();
+    let weights = scratch.tiny_weights();
+    let output = scratch.path("half.safetensors");
+    let ended = run(periplus().arg("convert").arg(&weights).arg(&output).args(["--dtype", "bf16"]));
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert!(ended.stderr.contains("not checked") && ended.stderr.contains("in bf16"), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("under"), "{}", ended.stderr);
+    // The same under a prefix, as `torch.compile` saves it.
+    let mut compiled = fs::read(&weights).unwrap();
+    let length = u64::from_le_bytes(*compiled.first_chunk().unwrap()) as usize;
+    let header = String::from_utf8(compiled[8..8 + length].to_vec()).unwrap();
+    let mut header: serde_json::Map<String, Value> = serde_json::from_str(&header).unwrap();
+    let names: Vec<_> = header.keys().filter(|name| !name.starts_with("__")).cloned().collect();
+    for name in names {
+        let entry = header.remove(&name).unwrap();
+        header.insert(format!("_orig_mod.{name}"), entry);
+    }
+    let header = serde_json::to_vec(&header).unwrap();
+    compiled.splice(..8 + length, [&(header.len() as u64).to_le_bytes()[..], &header].concat());
+    let compiled = scratch.write("compiled.safetensors", compiled);
+    let note = "note: the weights in use are those under `_orig_mod`\n";
+    let ended = run(periplus().arg("convert").arg(&compiled).arg(&output));
+    assert!(ended.code == 0 && ended.stderr.contains(note), "{}", ended.stderr);
+    let mut command = stream(&scratch.pictures("clip", 3), &compiled);
+    let ended = run(command.arg("--json"));
+    assert!(ended.code == 0 && ended.stderr.matches(note).count() == 1, "{}", ended.stderr);
+    let ended = run(command.arg("--quiet"));
+    assert!(ended.code == 0 && ended.stderr.is_empty(), "{}", ended.stderr);
+    let ended = run(periplus().arg("inspect").arg(&compiled));
+    assert!(ended.stdout.contains("\nWeights under        _orig_mod\n") && ended.stderr.is_empty(), "{}", ended.stdout);
+}
+
+#[test]
+fn inspect_ends_with_a_total() {
+    let scratch = Scratch::new();
+    let ended = run(periplus().arg("inspect").arg(scratch.tiny_weights()));
+    let total = ended.stdout.lines().last().unwrap();
+    assert!(total.starts_with("Total    ") && total.contains("MiB when the window is full"), "{}", ended.stdout);
+    assert!(!ended.stdout.contains("published"), "{}", ended.stdout);
+    assert!(!ended.stdout.contains("Weights under"), "{}", ended.stdout);
+}
+
 #[test]
 fn inspect_looks_into_a_pytorch_checkpoint() {
     let ended = run(periplus().arg("inspect").arg(pytorch_checkpoint()));

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 
+use periplus_units::Bytes;
+
 /// An image size that the network cannot take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImageSizeError {
     /// Not made of whole patches, or zero.
-    #[error("image size {image_size} is not a multiple of the patch size {patch}: use {}", nearest(*image_size, *patch))]
+    #[error("image size {image_size} is {}", wrong_size(*image_size, *patch))]
     NotWholePatches {
         /// What was asked for, in pixels.
         image_size: u32,
@@ -30,10 +32,10 @@ pub enum ImageSizeError {
 }
 
 /// The multiples of `patch` (not 0) about `size`, but for 0.
-fn nearest(size: u32, patch: u32) -> String {
+fn wrong_size(size: u32, patch: u32) -> String {
     match size / patch * patch {
-        0 => patch.to_string(),
-        below => format!("{below} or {}", below.saturating_add(patch)),
+        0 => format!("smaller than a patch of {patch} pixels: use {patch} at least"),
+        below => format!("not a multiple of the patch size {patch}: use {below} or {}", below.saturating_add(patch)),
     }
 }
 
@@ -69,9 +71,9 @@ pub enum PictureError {
     CutShortTiff,
     /// More pixels than are decoded.
     #[error(
-        "the picture is {width} x {height} pixels, {} MiB when decoded, over the limit of {} MiB: scale it down first",
-        .bytes >> 20,
-        crate::MAX_PICTURE_BYTES >> 20
+        "the picture is {width} x {height} pixels, {} when decoded, over the limit of {}: scale it down first",
+        Bytes(*bytes),
+        Bytes(crate::MAX_PICTURE_BYTES)
     )]
     TooLarge {
         /// Columns.
@@ -82,7 +84,7 @@ pub enum PictureError {
         bytes: u64,
     },
     /// A file that is too large to be one frame.
-    #[error("the file is larger than the limit of {} MiB for a picture", crate::MAX_PICTURE_BYTES >> 20)]
+    #[error("the file is larger than the limit of {} for a picture", Bytes(crate::MAX_PICTURE_BYTES))]
     FileTooLarge,
     /// No pixels.
     #[error("the picture is {width} x {height} pixels: there is nothing in it")]

@@ -66,7 +66,7 @@ fn a_picture_too_large_to_decode() {
     );
     assert_eq!(
         error.to_string(),
-        "the picture is 20000 x 20000 pixels, 1144 MiB when decoded, over the limit of 512 MiB: scale it down first"
+        "the picture is 20000 x 20000 pixels, 1.12 GiB when decoded, over the limit of 512 MiB: scale it down first"
     );
     // The same for a header alone that promises more than any memory.
     let mut bmp = data("images/landscape.bmp");

@@ -4,6 +4,7 @@ use periplus_kernels::device::{DeviceError, is_out_of_memory};
 
 use periplus_checkpoint::CheckpointError;
 use periplus_checkpoint::config::ConfigError;
+use periplus_units::Bytes;
 
 /// Why a model could not be loaded or a frame not be run.
 #[derive(Debug, thiserror::Error)]
@@ -22,7 +23,7 @@ pub enum ModelError {
     #[error(transparent)]
     Cache(#[from] periplus_cache::Error),
     /// Main memory has no room for the weights.
-    #[error("there is no memory for the weights, {} MiB: use 16-bit numbers or a smaller network", bytes >> 20)]
+    #[error("there is no memory for the weights, {}: use 16-bit numbers or a smaller network", Bytes(*bytes))]
     OutOfMemory {
         /// What they take.
         bytes: u64,
