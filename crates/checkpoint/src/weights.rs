@@ -15,9 +15,9 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// The most bytes that weights may take as float32 for every byte of their file. Stored as float16 it is 2, and expanded tensors,
-/// which repeat values, are small in real checkpoints.
-const MOST_REPEATED: u64 = 4;
+/// The most bytes that a tensor may take as float32 for every byte of its file. Stored as float16 it takes 2. Expanded tensors, which
+/// repeat values, may take more, but are small in real checkpoints.
+const MOST_REPEATED: u64 = 10;
 
 /// The weights of a network, one tensor at a time.
 pub struct Weights {
@@ -299,7 +299,7 @@ fn open_file(path: &Path) -> Result<MappedFile, CheckpointError> {
 /// The tensors of the network, if the file has all of them, in the right shape and in a dtype that weights can have.
 fn compare(contents: &Contents, path: &Path, config: &Config) -> Result<BTreeMap<String, Vec<usize>>, CheckpointError> {
     let (mut missing, mut misshapen, mut unusable) = (Sample::default(), Sample::default(), Sample::default());
-    let (mut shapes, mut bytes) = (BTreeMap::new(), 0);
+    let (mut shapes, mut repeated) = (BTreeMap::new(), None);
     shapes::for_each_tensor(config, |name, expected| match contents.tensors.get(&name) {
         // Nothing reads it, so an export may lack it.
         None if never_read(&name) => {}
@@ -309,7 +309,10 @@ fn compare(contents: &Contents, path: &Path, config: &Config) -> Result<BTreeMap
             misshapen.push(ShapeMismatch { name, expected, found: shape.to_vec() });
         }
         Some(_) => {
-            bytes += expected.iter().product::<usize>() as u64 * FloatType::F32.size() as u64;
+            let bytes = expected.iter().product::<usize>() as u64 * FloatType::F32.size() as u64;
+            if bytes > contents.bytes().saturating_mul(MOST_REPEATED) {
+                repeated.get_or_insert((name.clone(), bytes));
+            }
             shapes.insert(name, expected);
         }
     });
@@ -322,12 +325,9 @@ fn compare(contents: &Contents, path: &Path, config: &Config) -> Result<BTreeMap
     if unusable.count() > 0 {
         return Err(CheckpointError::Type { path: path.into(), tensors: unusable });
     }
-    if bytes > MOST_REPEATED * contents.bytes() {
-        let reason = format!(
-            "its tensors repeat the same values over and over: {} of weights in a file of {}",
-            Bytes(bytes),
-            Bytes(contents.bytes())
-        );
+    if let Some((name, bytes)) = repeated {
+        let (bytes, file) = (Bytes(bytes), Bytes(contents.bytes()));
+        let reason = format!("its tensor {name} of {bytes} repeats the same values over and over in a file of {file}");
         return Err(CheckpointError::Corrupt { path: path.into(), reason });
     }
     Ok(shapes)
