@@ -209,7 +209,7 @@ fn values_that_cannot_be() {
     let (frames, weights) = (scratch.pictures("clip", 1), scratch.tiny_weights());
     for (flag, value, words) in [
         ("--image-size", "75", &["75", "multiple", "70", "84"][..]),
-        ("--image-size", "0", &["image size 0 is smaller than a patch of 14 pixels: use 14 at least"]),
+        ("--image-size", "0", &["image size 0 is smaller than a patch of 14 pixels: use at least 14"]),
         ("--image-size", "13400", &["too large", "at most 13370"]),
         ("--image-size", "4200000000", &["4200000000", "too large", "at most 13370"]),
         ("--image-size", "4300000000", &["--image-size", "too large"]),

@@ -34,7 +34,7 @@ pub enum ImageSizeError {
 /// The multiples of `patch` (not 0) about `size`, but for 0.
 fn wrong_size(size: u32, patch: u32) -> String {
     match size / patch * patch {
-        0 => format!("smaller than a patch of {patch} pixels: use {patch} at least"),
+        0 => format!("smaller than a patch of {patch} pixels: use at least {patch}"),
         below => format!("not a multiple of the patch size {patch}: use {below} or {}", below.saturating_add(patch)),
     }
 }

@@ -87,11 +87,11 @@ fn kinds_that_are_not_read() {
 fn image_sizes_that_are_not_whole_patches() {
     let new = |image_size, patch| Preprocess::new(image_size, patch, Resize::Crop).unwrap_err();
     assert_eq!(new(500, 14).to_string(), "image size 500 is not a multiple of the patch size 14: use 490 or 504");
-    assert_eq!(new(0, 14).to_string(), "image size 0 is not a multiple of the patch size 14: use 14");
+    assert_eq!(new(0, 14).to_string(), "image size 0 is smaller than a patch of 14 pixels: use at least 14");
     assert_eq!(new(518, 0), ImageSizeError::NoPatch);
     assert_eq!(new(u32::MAX, 1), ImageSizeError::TooLarge { image_size: u32::MAX, limit: 13_377 });
     assert_eq!(new(u32::MAX, u32::MAX - 1), ImageSizeError::TooLarge { image_size: u32::MAX, limit: 0 });
-    assert!(new(9, 14).to_string().ends_with("use 14"));
+    assert!(new(9, 14).to_string().ends_with("use at least 14"));
     // Whatever is suggested is accepted.
     assert!(new(20_001, 14).to_string().ends_with("is too large: use at most 13370"));
     assert!(Preprocess::new(13_370, 14, Resize::Crop).is_ok());
