@@ -1,4 +1,4 @@
-//! Page allocation: which page holds which frame. Numbers only, no tensors.
+//! Page allocation: which page holds which frame. No tensors here.
 //!
 //! [`Pages`] is the committed state. An open pass has a [`Plan`]: the change that its commit will make. Planning only reads
 //! the state, so a rollback, or a failure in between, has nothing to undo.
@@ -10,41 +10,41 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
 
-/// What stays visible of a frame that left the window.
+/// Which tokens of a frame stay visible after it leaves the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Retention {
-    /// All its special tokens.
+    /// All special tokens.
     #[default]
     All,
-    /// Its first special token, the camera's.
+    /// The first special token, which is the camera's.
     Camera,
     /// Nothing.
     None,
 }
 
-/// What a cache keeps of the frames that went through it.
+/// Which frames a cache keeps, and how much of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheConfig {
-    /// Frames that a keyframe sees in full, itself included and pinned scale frames not; at least 1.
+    /// Frames that a keyframe sees in full, at least 1. It counts itself, but not pinned scale frames.
     pub window: usize,
-    /// What stays visible of a frame that left the window.
+    /// Which tokens of a frame stay visible after it leaves the window.
     pub retention: Retention,
     /// Whether scale frames stay visible in full for the whole clip. Otherwise they pass through the window as any
     /// other frame.
     pub pin_scale_frames: bool,
-    /// Special tokens of a frame; they are its first rows.
+    /// Special tokens of a frame, which are its first rows.
     pub special_tokens: usize,
 }
 
 impl CacheConfig {
-    /// The most frame pages that a clip with so many scale frames ever uses at once.
+    /// The most frame pages that a clip with `scale_frames` scale frames ever uses at once.
     pub fn most_frame_pages(&self, scale_frames: usize) -> usize {
         // A frame that leaves keeps its page until the frame that pushed it out is committed.
         let moving = self.window.saturating_add(1);
         if self.pin_scale_frames { moving.saturating_add(scale_frames) } else { moving.max(scale_frames) }
     }
 
-    /// Rows that stay visible of a frame that left the window.
+    /// Rows of a frame that stay visible after it leaves the window.
     pub fn retained_rows(&self) -> usize {
         match self.retention {
             Retention::All => self.special_tokens,
@@ -54,14 +54,14 @@ impl CacheConfig {
     }
 }
 
-/// Frames that go through the network together, and what becomes of them.
+/// Which frames go through the network together, and whether they stay in the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PassKind {
-    /// So many scale frames, which start a clip and see each other in full.
+    /// This many scale frames, which start a clip and see each other in full.
     Scale(usize),
-    /// A frame that stays: the window moves with it, before it looks.
+    /// A frame that stays. The window moves before its attention.
     Keyframe,
-    /// A frame of which it is decided later whether it stays: the window moves at its commit, if ever.
+    /// A frame that may stay, which is decided after its attention. The window moves if it is committed.
     Candidate,
 }
 
@@ -78,9 +78,9 @@ impl PassKind {
 /// Rows to copy from a frame page to a special page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Retained {
-    /// Where they are in the pool of frame pages.
+    /// First row in the pool of frame pages.
     pub(crate) source: Rows,
-    /// Where they go in the pool of special pages.
+    /// First row in the pool of special pages.
     pub(crate) target: Rows,
     /// Number of rows.
     pub(crate) count: usize,
@@ -95,9 +95,9 @@ pub(crate) struct Plan {
     pub(crate) pages: Vec<u32>,
     /// What the frames of the pass see.
     pub(crate) table: PageTable,
-    /// What is retained of the frames that leave.
+    /// Rows to retain of the frames that leave.
     pub(crate) retained: Vec<Retained>,
-    /// Frames that leave: the oldest of the window, with those of this pass at its end.
+    /// How many frames leave: the oldest of the window, which ends with the frames of this pass.
     leaving: usize,
     /// Special rows after the commit.
     special_rows: usize,
@@ -111,18 +111,18 @@ impl Plan {
         self.ever_used
     }
 
-    /// Pages that the pool of special pages must have, also for what leaves at the commit.
+    /// Pages that the pool of special pages must have, including those for frames that leave at the commit.
     pub(crate) fn special_pages(&self) -> usize {
         self.special_rows.div_ceil(self.page_size)
     }
 
-    /// Whether the retained rows are part of what this pass sees, so that they must be copied before it looks.
+    /// Whether the retained rows are part of what this pass sees, so that they must be copied before its attention.
     pub(crate) fn retains_first(&self) -> bool {
         self.kind == PassKind::Keyframe
     }
 }
 
-/// The committed state of a video, apart from the tensors. It serialises: with the tensors it is a snapshot of the cache.
+/// The committed state of a video without its tensors. It can be serialised; together with the tensors it is a snapshot of the cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pages {
@@ -131,7 +131,7 @@ pub struct Pages {
     page_size: usize,
     /// Frames of the scale pass.
     scale_frames: usize,
-    /// Frames cached in this clip, those that left included.
+    /// Frames cached in this clip, including those that left the window.
     frames: usize,
     /// Pages of the scale frames, if they are pinned.
     pinned: Vec<u32>,
@@ -139,7 +139,7 @@ pub struct Pages {
     window: VecDeque<u32>,
     /// Recycled pages.
     free: Vec<u32>,
-    /// Pages `0..ever_used` are each in one of the three lists above; those beyond were never used in this clip.
+    /// Each page in `0..ever_used` is in one of the three lists above. Later pages were not used in this clip yet.
     ever_used: usize,
     /// Rows in the special pages.
     special_rows: usize,
@@ -183,7 +183,7 @@ impl Pages {
         self.ever_used
     }
 
-    /// Checks a state that comes from outside against a cache with the state `own`.
+    /// Checks a state that was loaded against that of the cache, `own`.
     pub(crate) fn check_restored(&self, own: &Self) -> Result<()> {
         if self.config != own.config {
             return Err(Error::Snapshot("it was made with other settings"));
@@ -220,7 +220,7 @@ impl Pages {
         self.config.most_frame_pages(if let PassKind::Scale(count) = kind { count } else { self.scale_frames })
     }
 
-    /// Plans a pass of frames of `page_size` tokens; nothing changes yet.
+    /// Plans a pass of frames of `page_size` tokens. The state does not change.
     pub(crate) fn plan(&self, kind: PassKind, page_size: usize) -> Result<Plan> {
         let count = self.check(kind, page_size)?;
 
@@ -254,7 +254,7 @@ impl Pages {
         Ok(Plan { kind, page_size, pages, table, retained, leaving, special_rows, ever_used })
     }
 
-    /// Applies a plan made from this very state.
+    /// Applies a plan that was made from this state.
     pub(crate) fn commit(&mut self, plan: Plan) {
         if let PassKind::Scale(count) = plan.kind {
             self.scale_frames = count;
@@ -272,7 +272,7 @@ impl Pages {
         self.special_rows = plan.special_rows;
     }
 
-    /// Forgets the clip.
+    /// Clears the state for a new clip.
     pub(crate) fn reset(&mut self) {
         self.frames = 0;
         self.scale_frames = 0;
@@ -283,7 +283,7 @@ impl Pages {
         self.special_rows = 0;
     }
 
-    /// The number of frames of a pass that may begin now.
+    /// The number of frames in the pass, if such a pass may begin now.
     fn check(&self, kind: PassKind, page_size: usize) -> Result<usize> {
         let special_tokens = self.config.special_tokens;
         match kind {
@@ -306,8 +306,8 @@ impl Pages {
         self.config.pin_scale_frames && matches!(kind, PassKind::Scale(_))
     }
 
-    /// Appends the copies that retain the rows of `page`: two of them where the rows straddle special pages.
-    /// `None` when the special pages cannot be numbered any more.
+    /// Appends the copies that retain the rows of `page`: two copies where the rows cross into a second special page.
+    /// `None` when the numbers of special pages would overflow.
     fn retain(&self, page: u32, page_size: usize, end: &mut usize, copies: &mut Vec<Retained>) -> Option<()> {
         let mut row = 0;
         while row < self.config.retained_rows() {

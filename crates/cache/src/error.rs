@@ -3,7 +3,7 @@
 use candle_core::DType;
 use periplus_units::Bytes;
 
-/// Why an operation on the cache failed. The operation then changed nothing that can be seen.
+/// Why an operation on the cache failed. A failed operation has no visible effect.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -16,7 +16,7 @@ pub enum Error {
     /// Pools hold float32, bfloat16 or float16.
     #[error("the cache cannot store {dtype:?}; use f32, bf16 or f16")]
     UnsupportedDType {
-        /// The dtype asked for.
+        /// The requested dtype.
         dtype: DType,
     },
     /// The scale pass starts a clip, but the cache is not empty.
@@ -25,18 +25,18 @@ pub enum Error {
         /// Frames cached.
         frames: usize,
     },
-    /// The cache is empty, and the pass begun is not the scale pass.
+    /// The cache is empty, and the pass is not the scale pass.
     #[error("no frame is cached yet; begin the clip with its scale pass")]
     ScalePassMissing,
     /// Rows to keep that were never written.
-    #[error("{kept} rows are to be kept and only {written} were written")]
+    #[error("{kept} rows cannot be kept because only {written} were written")]
     NoSuchRows {
         /// Rows to keep.
         kept: usize,
         /// Rows written.
         written: usize,
     },
-    /// A snapshot that this cache cannot return to.
+    /// A snapshot that this cache cannot restore.
     #[error("the snapshot does not fit this cache: {0}")]
     Snapshot(&'static str),
     /// Nothing was stored yet, so there are no pools.
@@ -49,7 +49,7 @@ pub enum Error {
     PageSize {
         /// Tokens of a frame of this clip.
         expected: usize,
-        /// Tokens of the frame begun.
+        /// Tokens of the new frame.
         got: usize,
     },
     /// The frame has fewer tokens than a frame has special tokens.
@@ -60,16 +60,16 @@ pub enum Error {
         /// Special tokens of a frame.
         special_tokens: usize,
     },
-    /// There is no such layer.
+    /// The layer does not exist.
     #[error("the cache has {layers} layers and none with number {layer}")]
     NoSuchLayer {
-        /// The layer asked for, from 0.
+        /// The requested layer, from 0.
         layer: usize,
         /// Layers of the cache.
         layers: usize,
     },
-    /// The layer was written before in this pass.
-    #[error("layer {layer} is written already; write each layer once in a pass")]
+    /// The layer was already written in this pass.
+    #[error("layer {layer} is already written; write each layer once in a pass")]
     WrittenTwice {
         /// The layer, from 0.
         layer: usize,
@@ -89,22 +89,22 @@ pub enum Error {
         got: Vec<usize>,
     },
     /// The pools cannot grow to the size needed.
-    #[error("there is no memory for {} of keys and values more: use smaller pictures, a smaller window or 16-bit numbers", Bytes(*bytes as u64))]
+    #[error("there is no memory for another {} of keys and values: use smaller pictures, a smaller window or a 16-bit dtype", Bytes(*bytes as u64))]
     OutOfMemory {
-        /// What the pools would have grown by.
+        /// How much the pools would have grown.
         bytes: usize,
     },
-    /// A card has no memory left for a pool.
+    /// A GPU has no memory left for a pool.
     #[error(
-        "the card has no memory left for {} of keys and values: use smaller pictures, a smaller window, 16-bit numbers or the CPU",
+        "the GPU has no memory left for {} of keys and values: use smaller pictures, a smaller window, a 16-bit dtype or the CPU",
         Bytes(*bytes as u64)
     )]
-    CardFull {
-        /// Size of the pool, of which there are two a layer.
+    GpuFull {
+        /// Size of the pool. Each layer has two.
         bytes: usize,
     },
-    /// Pages or rows would be more than there are numbers for.
-    #[error("the cache cannot number the frames of so long a clip; reset it and begin a new clip")]
+    /// The number of pages or rows would overflow.
+    #[error("the clip is too long for the cache; reset it and begin a new clip")]
     TooLong,
     /// The tensor library or the device failed.
     #[error("the device failed to store keys and values: {0}")]

@@ -9,8 +9,7 @@ use crate::{Error, Result};
 /// Keys and values in a single page `[1, 2, capacity, heads, head_dim]` that doubles when it is full. The attention that
 /// reads a [`KvCache`](crate::KvCache) reads it as well.
 ///
-/// It does not count the rows that are kept: the caller does, and says with each [`GrowingRows::append`] behind how many
-/// rows the new ones go. Rows of a pass that is rolled back are overwritten by the next one.
+/// The caller counts the rows to keep, and tells each [`GrowingRows::append`] after how many rows the new ones go. Rows of a pass that is rolled back are overwritten by the next one.
 #[derive(Debug)]
 pub struct GrowingRows {
     storage: Storage,
@@ -34,8 +33,8 @@ impl GrowingRows {
         self.page.as_ref().map_or(0, bytes)
     }
 
-    /// Writes the keys and values of `qkv` `[tokens, 3, heads, head_dim]` behind the first `kept` rows, which then are all that
-    /// is visible beside the new ones.
+    /// Writes the keys and values of `qkv` `[tokens, 3, heads, head_dim]` after the first `kept` rows. Only these and the new rows are
+    /// visible then.
     ///
     /// # Errors
     ///
@@ -66,13 +65,13 @@ impl GrowingRows {
     ///
     /// # Errors
     ///
-    /// Before the first rows, when there is no page.
+    /// When there is no page yet because no rows were written.
     pub fn pools(&self) -> Result<Pools<'_>> {
         let page = self.page.as_ref().ok_or(Error::Empty)?;
         Ok(Pools { frames: page, special: page })
     }
 
-    /// What is visible: all rows up to those of the last [`GrowingRows::append`].
+    /// The visible rows: all up to those of the last [`GrowingRows::append`].
     pub fn table(&self) -> &PageTable {
         &self.table
     }
@@ -90,7 +89,7 @@ impl GrowingRows {
         }
     }
 
-    /// Returns to saved [`GrowingRows::rows`], which are copied.
+    /// Restores saved [`GrowingRows::rows`], which are copied.
     ///
     /// # Errors
     ///
@@ -103,7 +102,7 @@ impl GrowingRows {
     }
 }
 
-/// A table of one page of which `rows` count.
+/// A table of one page with `rows` visible rows.
 fn table(rows: usize) -> PageTable {
     PageTable::new(if rows > 0 { vec![0] } else { Vec::new() }, Vec::new(), rows)
 }

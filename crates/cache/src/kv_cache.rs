@@ -42,7 +42,7 @@ pub struct OpenPass<'a> {
 /// How full a [`KvCache`] is. Frames of an open pass count after its commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Frames cached since the clip began, those that left the window included.
+    /// Frames cached since the clip began, including those that left the window.
     pub frames: usize,
     /// Frame pages in use, each holding one frame.
     pub frame_pages_in_use: usize,
@@ -97,7 +97,7 @@ impl KvCache {
     ///
     /// When the scale pass is not the first of the video, or another pass is; when `page_size` differs from that of the
     /// video or is smaller than the number of special tokens; when there is too little memory. The video is then unchanged,
-    /// though pools left from a video of another size may be gone.
+    /// although pools from an earlier video of another size may have been freed.
     pub fn begin(&mut self, kind: PassKind, page_size: usize) -> Result<OpenPass<'_>> {
         let mut plan = self.pages.plan(kind, page_size)?;
         self.make_room(&plan)?;
@@ -115,16 +115,16 @@ impl KvCache {
         let layers = self.layers.len();
         let pools = self.layers.get(layer).ok_or(Error::NoSuchLayer { layer, layers })?;
         let frames = pools.frames.as_ref().ok_or(Error::Empty)?;
-        // Before anything is retained, no table names a special page; any pool of the right shape will do.
+        // Until rows are retained, no table refers to a special page, so any pool of the right shape will do.
         Ok(Pools { frames, special: pools.special.as_ref().unwrap_or(frames) })
     }
 
-    /// Forgets the video and keeps the memory for the next one of the same size.
+    /// Clears the cache, and keeps its memory for the next video of the same size.
     pub fn reset(&mut self) {
         self.pages.reset();
     }
 
-    /// What the cache knows apart from its tensors. With [`KvCache::tensors`] it is the whole state.
+    /// The state of the cache without its tensors. Together with [`KvCache::tensors`] it is complete.
     pub fn record(&self) -> CacheRecord {
         self.pages.clone()
     }
@@ -134,7 +134,7 @@ impl KvCache {
     ///
     /// # Errors
     ///
-    /// None that a cache of this crate can cause.
+    /// When Candle refuses to slice a pool, which does not happen to the pools of this crate.
     pub fn tensors(&self) -> Result<Vec<(String, Tensor)>> {
         let pages = [self.pages.frame_pages(), self.pages.special_pages_in_use()];
         let mut named = Vec::new();
@@ -149,7 +149,7 @@ impl KvCache {
         Ok(named)
     }
 
-    /// Returns to a saved state. The tensors are copied, so that they stay as they are.
+    /// Restores a saved state. The tensors are copied, so the saved ones do not change.
     ///
     /// # Errors
     ///
@@ -191,8 +191,8 @@ impl KvCache {
         }
     }
 
-    /// Pages that a pool has in every layer: in the last one, as they grow in order. After a growth that failed in
-    /// between, the layers before have more.
+    /// Pages that a pool has in every layer. Layers grow in order, so this is the size in the last one; after a growth that failed
+    /// half-way, earlier layers have more.
     fn capacity(&self, pool: impl Fn(&Layer) -> &Option<Tensor>) -> usize {
         self.layers.last().and_then(|layer| pool(layer).as_ref()).map_or(0, |pool| pool.dims()[0])
     }
@@ -217,14 +217,14 @@ impl KvCache {
         grow(generous, needed, |pages| self.resize(there, pages, rows))
     }
 
-    /// Gives the pools of every layer so many pages. `there` are those of the last layer for a clip of this size, and of all
-    /// unless an earlier try has failed.
+    /// Grows the pools of every layer. `there` are the pages of the last layer for a clip of this size, and of all layers unless an
+    /// earlier growth failed.
     fn resize(&mut self, there: [usize; 2], [frames, special]: [usize; 2], rows: usize) -> Result<()> {
         for (old, pages) in there.into_iter().zip([frames, special]) {
             self.storage.check_memory(old, pages, rows, self.layers.len())?;
         }
         if there == [0, 0] {
-            // Of a clip of another size, if of any. They go first, so that memory need not hold both.
+            // Pools of a clip of another size are freed first, so that memory need not hold both.
             self.layers.iter_mut().for_each(|layer| (layer.frames, layer.special) = (None, None));
         }
         // One layer at a time, so that memory holds old and new of one layer only.
@@ -260,7 +260,7 @@ impl OpenPass<'_> {
         if self.written[layer] {
             return Err(Error::WrittenTwice { layer });
         }
-        // No overflow: the pools hold more elements than that.
+        // This cannot overflow: the pools hold more elements.
         cache.storage.check_rows(qkv, plan.pages.len() * plan.page_size)?;
         if plan.retains_first() {
             pools.retain(plan)?;
@@ -308,7 +308,7 @@ impl OpenPass<'_> {
 }
 
 impl Layer {
-    /// Copies what is retained of the frames that leave.
+    /// Copies the rows that are retained of frames that leave.
     fn retain(&self, plan: &Plan) -> Result<()> {
         if let (Some(frames), Some(special)) = (&self.frames, &self.special) {
             for copy in &plan.retained {
@@ -329,7 +329,7 @@ mod tests {
     use crate::Retention;
     use periplus_kernels::pages::append;
 
-    /// What a growth leaves that failed in the second layer.
+    /// The state after a growth that failed in the second layer.
     #[test]
     fn a_partly_failed_growth_leaves_a_cache_that_works() {
         let config = CacheConfig { window: 9, retention: Retention::All, pin_scale_frames: false, special_tokens: 1 };

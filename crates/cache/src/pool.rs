@@ -6,7 +6,7 @@ use periplus_kernels::pages::{Rows, copy_rows};
 
 use crate::{Error, Result};
 
-/// What all pools of a cache have in common: the rows they are made of, and where they live.
+/// What all pools of a cache have in common: the shape and dtype of their rows, and their device.
 #[derive(Debug, Clone)]
 pub(crate) struct Storage {
     heads: usize,
@@ -44,8 +44,8 @@ impl Storage {
 
     /// Checks that there is memory for `pools` pools to grow, one after the other, from `old` pages to `pages`.
     ///
-    /// An allocation that the system refuses ends the program where candle makes it, so it is tried here first, where
-    /// it can be an error. On other devices candle reports it.
+    /// If the system refuses an allocation inside Candle, the process aborts. So the allocation is tried here first, where failure can
+    /// be an error. On other devices Candle reports the failure.
     pub(crate) fn check_memory(&self, old: usize, pages: usize, rows: usize, pools: usize) -> Result<()> {
         let more = more_pages(old, pages, pools).and_then(|more| self.bytes(more, rows));
         let bytes = more.ok_or(Error::OutOfMemory { bytes: usize::MAX })?;
@@ -55,7 +55,7 @@ impl Storage {
         Ok(())
     }
 
-    /// Makes `pool` one of `pages` pages of `rows` rows; what it holds stays, as far as there are pages and rows for it.
+    /// Resizes `pool` to `pages` pages of `rows` rows. Contents are kept as far as they fit.
     pub(crate) fn resize(&self, pool: &mut Option<Tensor>, pages: usize, rows: usize) -> Result<()> {
         if pages == 0 || pool.as_ref().is_some_and(|pool| pool.dims()[0] == pages && pool.dims()[2] == rows) {
             return Ok(());
@@ -66,10 +66,10 @@ impl Storage {
             if !is_out_of_memory(&error) {
                 return Err(Error::from(error));
             }
-            // What smaller pools have left may do in one piece.
+            // Memory that smaller pools have freed may suffice now.
             trim_memory_pool(&self.device)?;
             let bytes = self.bytes(pages, rows).unwrap_or(usize::MAX);
-            zeros().map_err(|error| if is_out_of_memory(&error) { Error::CardFull { bytes } } else { error.into() })
+            zeros().map_err(|error| if is_out_of_memory(&error) { Error::GpuFull { bytes } } else { error.into() })
         })?;
         if let Some(old) = pool {
             let (old_pages, _, old_rows, _, _) = old.dims5()?;
@@ -82,7 +82,7 @@ impl Storage {
         Ok(())
     }
 
-    /// A copy of a saved pool, checked to be one of `pages` pages of `rows` rows.
+    /// A copy of a saved pool, after a check that it has `pages` pages of `rows` rows.
     pub(crate) fn restored(&self, saved: &Tensor, pages: usize, rows: usize) -> Result<Tensor> {
         if saved.dims() != [pages, 2, rows, self.heads, self.head_dim] || saved.dtype() != self.dtype {
             return Err(Error::Snapshot("a pool has another shape or dtype"));
@@ -91,27 +91,27 @@ impl Storage {
         Ok(saved.to_device(&self.device)?.contiguous()?.copy()?)
     }
 
-    /// Bytes of so many pages; `None` beyond any number.
+    /// Bytes of a number of pages; `None` on overflow.
     fn bytes(&self, pages: usize, rows: usize) -> Option<usize> {
         let sizes = [pages, rows, self.heads, self.head_dim, self.dtype.size_in_bytes()];
         sizes.into_iter().try_fold(2, usize::checked_mul)
     }
 }
 
-/// Grows to the size that spares growing again soon, and where there is no memory for that, to the one that is needed now.
+/// Grows to the preferred size, or to the needed one if there is no memory for the preferred one.
 pub(crate) fn grow<T: Copy + PartialEq>(
     generous: T,
     needed: T,
     mut grow_to: impl FnMut(T) -> Result<()>,
 ) -> Result<()> {
     match grow_to(generous) {
-        Err(Error::OutOfMemory { .. } | Error::CardFull { .. }) if generous != needed => grow_to(needed),
+        Err(Error::OutOfMemory { .. } | Error::GpuFull { .. }) if generous != needed => grow_to(needed),
         done => done,
     }
 }
 
-/// The most pages there are at once beyond those of before, while `pools` pools grow one after the other: for the last
-/// one, the old pages are there beside the new; none where they do not grow. `None` beyond any number.
+/// The most additional pages that exist at once while `pools` pools grow one after the other: for the last one, old pages exist
+/// beside new ones. 0 if the pools do not grow, `None` on overflow.
 fn more_pages(old: usize, pages: usize, pools: usize) -> Option<usize> {
     match pages.saturating_sub(old) {
         0 => Some(0),
@@ -119,8 +119,8 @@ fn more_pages(old: usize, pages: usize, pools: usize) -> Option<usize> {
     }
 }
 
-/// The size to grow to when `needed` are needed and `capacity` are there: twice as many, so that growing costs O(1)
-/// amortised, but not above `most`.
+/// The size to grow to when `needed` pages are needed and `capacity` exist: twice as many, so that growing costs O(1) amortised, but
+/// at most `most`.
 pub(crate) fn doubled(capacity: usize, needed: usize, most: usize) -> usize {
     capacity.saturating_mul(2).min(most).max(needed)
 }
