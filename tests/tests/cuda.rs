@@ -258,7 +258,7 @@ fn heads_without_a_kernel_are_found_when_weights_are_loaded() {
     assert_eq!(
         error,
         format!(
-            "the card has no kernel for the patch embedding's heads of {width} channels in BF16: compute on the CPU"
+            "there is no GPU kernel for the patch embedding's heads of {width} channels in BF16: compute on the CPU"
         )
     );
     assert!(Engine::load(&weights, DType::BF16, &Device::Cpu).is_ok());

@@ -42,7 +42,7 @@ fn a_pool_grows_where_twice_its_size_does_not_fit() {
     let mut held = 0;
     let error: CacheError = (0..60).find_map(|frame| push(frame).map(|pages| held = pages).err()).unwrap();
     println!("{held} special pages per layer, then: {error}");
-    assert!(matches!(error, CacheError::CardFull { .. }), "{error}");
+    assert!(matches!(error, CacheError::GpuFull { .. }), "{error}");
     assert!((17..32).contains(&held), "{held} pages");
     for layer in 0..LAYERS {
         let special = cache.pools(layer).unwrap().special;

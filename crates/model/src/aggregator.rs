@@ -39,7 +39,7 @@ impl Aggregator {
         })
     }
 
-    /// Puts the special tokens in front of patches `[frames, patches, channels]`. `times` has, for each frame, its time in its
+    /// Prepends the special tokens to patches `[frames, patches, channels]`. `times` has, for each frame, its time in its
     /// video and the number of scale frames there.
     ///
     /// Camera and register tokens have a variant for the first frame of a video, the scale token one for all scale frames.

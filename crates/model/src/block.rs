@@ -10,8 +10,8 @@ use crate::layers::{LayerNorm, Linear, Loader};
 
 /// Pre-norm attention and MLP, each with a LayerScale and a residual.
 ///
-/// Attention is split around the cache: [`Block::qkv`] makes queries, keys and values, the caller attends as it
-/// sees fit, [`Block::finish`] does the rest.
+/// The attention itself is left to the caller, since it may go through the cache: [`Block::qkv`] computes queries, keys and values, the
+/// caller attends, and [`Block::finish`] does the rest.
 pub(crate) struct Block {
     norm1: LayerNorm,
     qkv: Linear,
@@ -43,9 +43,9 @@ impl Block {
         Ok(qkv.reshape((frames, tokens, 3, self.heads, channels / self.heads))?)
     }
 
-    /// What follows attention, in place: x `[frames, tokens, channels]`, attended of the same shape.
+    /// The rest of the block after attention, in place: x `[frames, tokens, channels]`, attended of the same shape.
     ///
-    /// Frame by frame, so that the hidden layer of the MLP (four times as wide) is never held for more than one.
+    /// Frame by frame, so that the hidden layer of the MLP (four times as wide) is held for one frame only.
     pub(crate) fn finish(&self, x: &Tensor, attended: &Tensor) -> Result<(), ModelError> {
         for frame in 0..x.dim(0)? {
             let x = x.i(frame)?;
@@ -57,7 +57,7 @@ impl Block {
     }
 }
 
-/// A block whose queries and keys are normed per head, then turned by their places: those of the aggregator.
+/// A block of the aggregator: its queries and keys are normed per head, then rotated by their positions.
 pub(crate) struct RotaryBlock {
     block: Block,
     q_norm: LayerNorm,
@@ -76,7 +76,7 @@ impl RotaryBlock {
         })
     }
 
-    /// As [`Block::qkv`], with queries and keys normed and turned by `rotary`, whose table all frames share.
+    /// As [`Block::qkv`], with queries and keys normed and rotated by `rotary`, a table that all frames share.
     pub(crate) fn qkv(&self, x: &Tensor, rotary: &Rotary) -> Result<Tensor, ModelError> {
         let qkv = self.block.qkv(x)?;
         norm_rotate(&qkv.flatten(0, 1)?, &self.norms(), rotary)?;

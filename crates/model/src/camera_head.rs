@@ -30,7 +30,7 @@ pub(crate) struct CameraHead {
     channels: usize,
 }
 
-/// Keys and values of the camera tokens of every cached frame: a store for each pass and block. Nothing is evicted.
+/// Keys and values of the camera tokens of every cached frame, one store per pass and block. Nothing is evicted.
 ///
 /// Each store has a row for each cached frame, so the key-value cache of the video counts the rows of this one, too.
 pub(crate) struct CameraCache {
@@ -47,7 +47,7 @@ impl CameraCache {
         Ok(Self { stores, heads, head_dim, device: device.clone() })
     }
 
-    /// Another one of the same kind, without rows.
+    /// An empty cache of the same kind.
     pub(crate) fn empty(&self) -> Result<Self, ModelError> {
         Self::new(self.stores.len(), self.heads, self.head_dim, &self.device)
     }
@@ -63,7 +63,7 @@ impl CameraCache {
         self.stores.iter().enumerate().filter_map(|store| named(store).transpose()).collect()
     }
 
-    /// Takes the saved rows of `frames` cached frames.
+    /// Restores the saved rows of `frames` cached frames.
     pub(crate) fn restore(&mut self, frames: usize, tensors: &HashMap<String, Tensor>) -> Result<(), ModelError> {
         for (i, store) in self.stores.iter_mut().enumerate() {
             let saved = tensors.get(&name(i)).filter(|_| frames > 0);
@@ -81,9 +81,9 @@ fn name(store: usize) -> String {
     format!("camera.{store}")
 }
 
-/// Numbers of a pose encoding.
+/// Values of a pose encoding.
 const POSE: usize = 9;
-/// Those of them that are not fields of view.
+/// Values of it that are not fields of view.
 const TRANSLATION_AND_ROTATION: usize = 7;
 
 impl CameraHead {

@@ -81,7 +81,7 @@ impl ResidualUnit {
 
 /// Joins a level with the coarser ones.
 struct Fusion {
-    /// For the level coming in; the coarsest has nothing to be joined with.
+    /// For the incoming level. The coarsest level has no coarser one to join.
     unit1: Option<ResidualUnit>,
     unit2: ResidualUnit,
     out_conv: Linear,
@@ -158,7 +158,7 @@ impl DenseHead {
         })
     }
 
-    /// The embeddings of places that pictures of `grid` ask for.
+    /// The position embeddings for pictures of `grid`.
     pub(crate) fn planes(&self, grid: Grid, device: &Device) -> Result<Planes, ModelError> {
         let (height, width) = (grid.rows * self.patch, grid.cols * self.patch);
         let aspect = width as f64 / height as f64;
@@ -211,14 +211,14 @@ impl DenseHead {
     }
 }
 
-/// The embedded places of one size of pictures.
+/// The position embeddings for one picture size.
 pub(crate) struct Planes {
     levels: Vec<Plane>,
     output: Plane,
 }
 
-/// 0.1 x the sinusoidal embedding of each pixel's place on the image plane: half of the channels tell x, half y. The
-/// plane's diagonal is 2 long whatever its aspect (width / height).
+/// 0.1 x the sinusoidal embedding of each pixel's position on the image plane: half of the channels encode x, half y. The
+/// plane's diagonal has length 2 for any aspect ratio (width / height).
 struct Plane {
     across: Tensor,
     down: Tensor,
@@ -244,7 +244,7 @@ fn pointwise(at: &Loader) -> Result<Linear, ModelError> {
     Linear::from_host(at, &at.host("weight")?.flatten_from(1)?, Some(&at.host("bias")?))
 }
 
-/// Sines, then cosines, of `count` places from -reach to reach (pixel centres): `[count, channels / 2]`.
+/// Sines, then cosines, of `count` positions from -reach to reach (pixel centres): `[count, channels / 2]`.
 fn waves(count: usize, reach: f64, channels: usize, device: &Device) -> Result<Tensor, ModelError> {
     const BASE: f64 = 100.0;
     const STRENGTH: f64 = 0.1;

@@ -6,7 +6,7 @@ use periplus_checkpoint::CheckpointError;
 use periplus_checkpoint::config::ConfigError;
 use periplus_units::Bytes;
 
-/// Why a model could not be loaded or a frame not be run.
+/// Why loading a model or running a frame failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
@@ -23,14 +23,14 @@ pub enum ModelError {
     #[error(transparent)]
     Cache(#[from] periplus_cache::Error),
     /// Main memory has no room for the weights.
-    #[error("there is no memory for the weights, {}: use 16-bit numbers or a smaller network", Bytes(*bytes))]
+    #[error("there is no memory for the weights ({}): use a 16-bit dtype or a smaller network", Bytes(*bytes))]
     OutOfMemory {
-        /// What they take.
+        /// Bytes of the weights.
         bytes: u64,
     },
-    /// A card has no memory left for weights, or for what a frame computes.
-    #[error("the card has no memory left: use smaller pictures, a smaller window, 16-bit numbers or the CPU")]
-    CardFull,
+    /// A GPU has no memory left for weights, or for the tensors of a frame.
+    #[error("the GPU has no memory left: use smaller pictures, a smaller window, a 16-bit dtype or the CPU")]
+    GpuFull,
     /// A tensor operation: a device that failed, or an operand that it cannot take.
     #[error("a tensor operation failed: {0}")]
     Tensor(candle_core::Error),
@@ -41,7 +41,7 @@ pub enum ModelError {
     FrameShape {
         /// Side of a patch, in pixels.
         patch: usize,
-        /// What came instead.
+        /// What was given.
         found: String,
     },
     /// A later frame differs in size from the first.
@@ -52,7 +52,7 @@ pub enum ModelError {
         /// Width x height of the frame.
         found: String,
     },
-    /// Another number of frames than the passes of the batch take.
+    /// A number of frames other than what the passes of the batch take.
     #[error("these videos take {expected} frames together, but {found} were given")]
     FrameCount {
         /// Frames that the passes take.
@@ -68,23 +68,23 @@ pub enum ModelError {
         "the state of this video is on another device or CUDA stream than the workspace: a batch needs one for all"
     )]
     OtherStream,
-    /// A number type that no weights are stored in.
+    /// A dtype that weights cannot be stored in.
     #[error("weights are stored in f32, bf16 or f16, not in {0:?}")]
     DType(candle_core::DType),
-    /// Attention heads that a card has no kernel for.
-    #[error("the card has no kernel for the {place}'s heads of {width} channels in {dtype:?}: compute on the CPU")]
+    /// Attention heads for which there is no GPU kernel.
+    #[error("there is no GPU kernel for the {place}'s heads of {width} channels in {dtype:?}: compute on the CPU")]
     HeadWidth {
         /// Which part of the network.
         place: &'static str,
         /// Channels of a head.
         width: usize,
-        /// What they are stored in.
+        /// Their dtype.
         dtype: candle_core::DType,
     },
-    /// Weights that float16 cannot hold, in which a card also stores the dense heads of a bfloat16 model.
+    /// Weights that are too large for float16, in which a GPU also stores the dense heads of a bfloat16 model.
     #[error("weights of {place} are too large for float16: use float32")]
     Float16 {
-        /// Where in the tree of tensor names.
+        /// Prefix of the tensor names.
         place: String,
     },
     /// Settings that no stream can have.
@@ -96,7 +96,7 @@ impl From<candle_core::Error> for ModelError {
     fn from(error: candle_core::Error) -> Self {
         match CheckpointError::from_candle(error) {
             Ok(error) => Self::Checkpoint(error),
-            Err(error) if is_out_of_memory(&error) => Self::CardFull,
+            Err(error) if is_out_of_memory(&error) => Self::GpuFull,
             Err(error) => Self::Tensor(error),
         }
     }
@@ -104,6 +104,6 @@ impl From<candle_core::Error> for ModelError {
 
 impl From<DeviceError> for ModelError {
     fn from(error: DeviceError) -> Self {
-        if matches!(error, DeviceError::OutOfMemory) { Self::CardFull } else { Self::Device(error) }
+        if matches!(error, DeviceError::OutOfMemory) { Self::GpuFull } else { Self::Device(error) }
     }
 }

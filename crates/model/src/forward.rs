@@ -1,4 +1,4 @@
-//! A frame's way through the network.
+//! The forward pass of the network.
 
 use candle_core::{DType, Device, IndexOp, Tensor};
 use periplus_cache::{OpenPass, PassKind};
@@ -11,11 +11,11 @@ use crate::position::Grid;
 use crate::trace::Trace;
 use crate::{Model, ModelError, Observer, Outputs, Prediction, VideoState, Workspace};
 
-/// A video in a batch: its state, and what its frames are.
+/// A video in a batch: its state, and the kind of its pass.
 pub struct Video<'a> {
-    /// What the video remembers.
+    /// The state of the video.
     pub state: &'a mut VideoState,
-    /// The scale pass has as many frames as it says, all others one.
+    /// The kind of pass. The scale pass names its number of frames; other passes have one.
     pub kind: PassKind,
 }
 
@@ -33,7 +33,7 @@ impl Pass<'_> {
         &self.prediction
     }
 
-    /// Keeps the frames: later ones will see them.
+    /// Keeps the frames, so that later frames see them.
     ///
     /// # Errors
     /// When the device fails. The state is then as it was before the pass.
@@ -53,7 +53,7 @@ pub(crate) struct OpenVideo<'a> {
     /// Its frames in the batch.
     pub(crate) first: usize,
     pub(crate) count: usize,
-    /// Angles of its frames in the global blocks.
+    /// Rotary angles of its frames in the global blocks.
     pub(crate) across_frames: Rotary,
 }
 
@@ -81,7 +81,7 @@ impl Model {
     /// those of the second, and so on. Layers that look at one frame alone run over the whole batch; global attention and the
     /// camera head see each video's own state. On the CPU the outputs are those of each video alone, bit for bit.
     ///
-    /// `observer` is shown the tokens after each stage, and last the pose encodings.
+    /// `observer` is called with the tokens after each stage, and last with the pose encodings.
     ///
     /// # Errors
     /// As [`Model::forward`], and those of the observer. All states are then unchanged.

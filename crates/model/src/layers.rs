@@ -62,13 +62,13 @@ impl<'a> Loader<'a> {
         self.device
     }
 
-    /// What goes from layer to layer here is stored in: the dtype of products on a card, float32 on the CPU.
+    /// The dtype of activations: that of products on a GPU, float32 on the CPU.
     pub(crate) fn activations(&self) -> DType {
         if self.device.is_cuda() { self.dtype } else { DType::F32 }
     }
 
-    /// Stores the weight of a product: this loader's dtype and device. Numbers that are too large for float16 are an
-    /// error: infinite weights would answer with NaN.
+    /// Stores the weight of a product: this loader's dtype and device. Values that are too large for float16 are an
+    /// error, since infinite weights would give NaN.
     pub(crate) fn store(&self, weight: &Tensor) -> Result<Tensor, ModelError> {
         let float = match FloatType::of(self.dtype) {
             None | Some(FloatType::F32) => return Ok(weight.to_device(self.device)?),
@@ -80,7 +80,7 @@ impl<'a> Loader<'a> {
     }
 }
 
-/// What `body` makes of the numbers of a float32 tensor in main memory, in all threads that it likes: Candle's own conversions use
+/// Converts the values of a float32 tensor in main memory with `body`, which may use several threads. Candle's own conversions use
 /// one.
 fn with_numbers<T>(tensor: &Tensor, body: impl FnOnce(&[f32]) -> T) -> candle_core::Result<T> {
     let tensor = tensor.contiguous()?;
@@ -104,7 +104,7 @@ impl Linear {
         Self::from_host(at, &at.host("weight")?, Some(&at.host("bias")?))
     }
 
-    /// With a LayerScale behind it, folded in: gamma (W x + b) = (gamma W) x + gamma b. Rounding to the stored dtype
+    /// With the LayerScale that follows it folded in: gamma (W x + b) = (gamma W) x + gamma b. Rounding to the stored dtype
     /// comes after, so nothing is lost.
     pub(crate) fn load_scaled(at: &Loader, gamma: &Tensor) -> Result<Self, ModelError> {
         let weight = at.host("weight")?;
@@ -145,7 +145,7 @@ pub(crate) struct LayerNorm {
     pub(crate) weight: Tensor,
     pub(crate) bias: Tensor,
     eps: f32,
-    /// What the result is stored in.
+    /// The dtype of the result.
     dtype: DType,
 }
 

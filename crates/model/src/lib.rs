@@ -43,7 +43,7 @@ use periplus_kernels::prediction::ValueActivation;
 
 /// The network with its weights. Immutable: any number of videos and threads may share it.
 pub struct Model {
-    /// Tells models of a process apart.
+    /// Identifies the model in this process.
     id: u64,
     config: Config,
     patch_embed: PatchEmbed,
@@ -104,7 +104,7 @@ impl Model {
         &self.config
     }
 
-    /// What the trunk's weights and the cache are stored in.
+    /// The dtype of the trunk's weights and the cache.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
@@ -126,7 +126,7 @@ fn check_device(location: DeviceLocation) -> Result<(), ModelError> {
     }
 }
 
-/// That the trunk can be stored as `dtype` and `device` has kernels for all heads.
+/// Checks that the trunk can be stored as `dtype`, and that `device` has kernels for all heads.
 fn check(config: &Config, dtype: DType, device: &Device) -> Result<(), ModelError> {
     if FloatType::of(dtype).is_none() {
         return Err(ModelError::DType(dtype));

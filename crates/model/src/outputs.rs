@@ -1,10 +1,10 @@
-//! What the network computes for each frame, and which of it is wanted.
+//! The outputs of the network for each frame, and which of them to compute.
 
 use candle_core::Tensor;
 
 use crate::ModelError;
 
-/// Which outputs are wanted for every frame. Each variant includes those before it; what is not wanted is not computed.
+/// Which outputs to compute for every frame. Each variant includes those before it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outputs {
     /// Pose and intrinsics.
@@ -18,13 +18,13 @@ pub enum Outputs {
 
 /// The network's outputs for frames of one video.
 ///
-/// On a GPU they may still be computed when [`Model::forward`](crate::Model::forward) returns; reading them waits.
+/// On a GPU the computation may still run when [`Model::forward`](crate::Model::forward) returns. Reading the outputs waits for it.
 #[derive(Debug, Clone)]
 pub struct Prediction {
     /// `[frames, 9]`: camera-to-world translation, quaternion x y z w, vertical and horizontal field of view in radians.
     pub pose_enc: Tensor,
-    /// Depth along the camera's z axis, in the unit of the video: values are `[frames, height, width]`. `None` where only
-    /// [`Outputs::Poses`] are wanted.
+    /// Depth along the camera's z axis, in the unit of the video: values are `[frames, height, width]`. `None` with
+    /// [`Outputs::Poses`].
     pub depth: Option<DenseOutput>,
     /// Points in the world: values are `[frames, height, width, 3]`. Only with a point head and [`Outputs::All`].
     pub world_points: Option<DenseOutput>,

@@ -11,11 +11,11 @@ use crate::layers::{LayerNorm, Linear, Loader};
 use crate::position::{Grid, resample_bicubic};
 use periplus_checkpoint::config::Config;
 
-/// Mean and standard deviation of ImageNet's red, green and blue: what the weights were trained behind.
+/// Mean and standard deviation of red, green and blue in ImageNet, by which the pixels were normalised in training.
 const MEAN: [f32; 3] = [0.485, 0.456, 0.406];
 const DEVIATION: [f32; 3] = [0.229, 0.224, 0.225];
 
-/// The vision transformer and what stands in front of it.
+/// The vision transformer, and the embedding of patches before it.
 pub(crate) struct PatchEmbed {
     proj: Linear,
     /// Class token plus its position, then register tokens (which have none): `[1 + registers, channels]`, in main memory.
@@ -26,7 +26,7 @@ pub(crate) struct PatchEmbed {
     blocks: Vec<Block>,
     norm: LayerNorm,
     patch: usize,
-    /// What the patches are stored in for their product.
+    /// The dtype of the patches in their product.
     dtype: DType,
     scale: Tensor,
     shift: Tensor,
@@ -37,7 +37,7 @@ impl PatchEmbed {
         const EPS: f32 = 1e-6;
         let (channels, patch) = (config.embed_dim, config.patch_size);
         // A convolution whose stride is its kernel is a linear layer over the pixels of a patch, here in the order
-        // in which a picture holds them: row, column, colour.
+        // in which a picture stores them: row, column, colour.
         let proj = at.pp("patch_embed.proj");
         let weight = proj.host("weight")?.permute((0, 2, 3, 1))?.reshape((channels, patch * patch * 3))?;
         let proj = Linear::from_host(&proj, &weight, Some(&proj.host("bias")?))?;
@@ -87,7 +87,7 @@ impl PatchEmbed {
         self.norm.forward(&x.narrow(1, prefix, grid.patches())?)
     }
 
-    /// What the embedded patches of `grid` are added to: `[1, 1 + registers + patches, channels]`, the class and register
+    /// The tensor that the embedded patches of `grid` are added to: `[1, 1 + registers + patches, channels]`, the class and register
     /// tokens and the positions of the patches.
     pub(crate) fn start(&self, grid: Grid, device: &Device) -> Result<Tensor, ModelError> {
         let channels = self.prefix.dim(1)?;

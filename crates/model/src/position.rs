@@ -1,4 +1,4 @@
-//! What depends on the size of the pictures alone, or on a frame's time: position embedding and rotary angles.
+//! Position embedding and rotary angles, which depend only on the picture size and a frame's time.
 
 use candle_core::{Device, Tensor};
 use periplus_kernels::rotary::{Pairing, Rotary};
@@ -23,7 +23,7 @@ impl Grid {
     }
 }
 
-/// Angles for the frame blocks: base 100, the first half of a head turns by row and the second by column.
+/// Angles for the frame blocks: base 100, the first half of a head is rotated by row and the second by column.
 /// Special tokens sit at 0, patches at 1 and up (RoPE of CroCo / VGGT).
 pub(crate) fn rotary_2d(grid: Grid, special: usize, head_dim: usize, device: &Device) -> Result<Rotary, ModelError> {
     const BASE: f64 = 100.0;
@@ -34,11 +34,11 @@ pub(crate) fn rotary_2d(grid: Grid, special: usize, head_dim: usize, device: &De
     rotary(&angles.collect::<Vec<_>>(), special + grid.patches(), Pairing::SplitHalves, device)
 }
 
-/// Angles for the global blocks: base 10000, 10 + 11 + 11 pairs turn by time, row and column.
+/// Angles for the global blocks: base 10000, 10 + 11 + 11 pairs are rotated by time, row and column.
 ///
 /// Special token j of a frame sits at (t, j, j), patch (r, c) at (t, special + r, special + c).
 pub(crate) struct Rotary3d {
-    /// The columns of time hold nothing of use.
+    /// The columns for time are not used.
     places: Rotary,
     time: Vec<f64>,
 }
@@ -46,7 +46,7 @@ pub(crate) struct Rotary3d {
 impl Rotary3d {
     const BASE: f64 = 10_000.0;
 
-    /// How the channels of a head are shared out. 20 + 22 + 22 for 64.
+    /// How the channels of a head are divided between time, row and column: 20 + 22 + 22 for 64.
     const CHANNELS: [usize; 3] = [20, 22, 22];
 
     pub(crate) fn new(grid: Grid, special: usize, device: &Device) -> Result<Self, ModelError> {
@@ -114,7 +114,7 @@ pub(crate) fn resample_bicubic(values: &[f32], side: usize, channels: usize, gri
     out
 }
 
-/// For each of `target` places along an axis of `source`: the first tap and the weights, which sum to 1.
+/// For each of `target` positions along an axis of length `source`: the first tap and the weights, which sum to 1.
 fn bicubic_taps(source: usize, target: usize) -> Vec<(usize, Vec<f64>)> {
     const A: f64 = -0.5;
     let cubic = |x: f64| match x.abs() {

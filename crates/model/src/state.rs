@@ -1,4 +1,4 @@
-//! What one video remembers between its frames.
+//! The state of one video between its frames.
 
 use std::collections::HashMap;
 
@@ -21,13 +21,13 @@ pub struct VideoState {
     /// The model it was made for.
     pub(crate) model: u64,
     pub(crate) device: Device,
-    /// Of the cached frames; meaningless while there are none.
+    /// Of the cached frames. Without meaning while there are none.
     pub(crate) grid: Option<Grid>,
     pub(crate) pages: KvCache,
     pub(crate) camera: CameraCache,
 }
 
-/// A [`VideoState`] apart from its tensors, to be saved.
+/// A [`VideoState`] without its tensors, for saving.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VideoRecord {
@@ -56,7 +56,7 @@ impl VideoState {
         })
     }
 
-    /// Where it lives: on a GPU, its CUDA stream.
+    /// The device of the state: on a GPU, its CUDA stream.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -76,7 +76,7 @@ impl VideoState {
         self.camera.bytes()
     }
 
-    /// Forgets the video and keeps the memory. The next video may have another picture size.
+    /// Clears the state and keeps its memory. The next video may have another picture size.
     pub fn reset(&mut self) {
         bind_to_thread(&self.device);
         self.pages.reset();
@@ -87,7 +87,7 @@ impl VideoState {
         self.grid.filter(|_| self.frames() > 0)
     }
 
-    /// The state apart from its tensors.
+    /// The state without its tensors.
     pub fn record(&self) -> VideoRecord {
         VideoRecord { grid: self.grid(), pages: self.pages.record() }
     }
@@ -104,7 +104,7 @@ impl VideoState {
         Ok(tensors)
     }
 
-    /// Returns to a saved state, which must come from the same weights and settings. A restored video continues bit for bit
+    /// Restores a saved state, which must come from the same weights and settings. A restored video continues bit for bit
     /// on the CPU.
     ///
     /// # Errors

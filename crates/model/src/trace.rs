@@ -1,4 +1,4 @@
-//! A look at what passes between the stages, for finding the first wrong one.
+//! Observing the tensors between the stages, to find the first stage that is wrong.
 
 use candle_core::Tensor;
 
@@ -7,7 +7,7 @@ use crate::ModelError;
 /// Called with a stage's name and what it produced: `patch_tokens` (`[frames, patches, channels]`), `frame_blocks.N` and
 /// `global_blocks.N` (`[frames, tokens, channels]`, special tokens first), float32, and last `pose_enc` (`[frames, 9]`).
 ///
-/// The next block writes over the tokens in place: copy (`Tensor::copy`) what is to be kept; a clone shares their memory.
+/// The next block writes over the tokens in place: copy (`Tensor::copy`) what you want to keep, since a clone shares their memory.
 pub type Observer<'a> = &'a mut dyn FnMut(&str, &Tensor) -> candle_core::Result<()>;
 
 /// An observer, or none.

@@ -8,8 +8,8 @@ use crate::dense_head::{DenseHead, Planes};
 use crate::position::{Grid, Rotary3d, rotary_2d};
 use crate::{Model, ModelError, Outputs};
 
-/// What [`Model::forward`] needs beside weights and state, and can compute again at any time: position embedding, rotary
-/// tables, position planes of the dense heads. It may be dropped between any two calls, and serves one call at a time.
+/// Tables that [`Model::forward`] needs besides weights and state, and can compute again at any time: position embedding, rotary
+/// tables, position planes of the dense heads. It may be dropped between any two calls, and is used by one call at a time.
 ///
 /// On a GPU it belongs to one CUDA stream, that of the states it is used with.
 pub struct Workspace {
@@ -17,7 +17,7 @@ pub struct Workspace {
     tables: Option<Tables>,
 }
 
-/// What depends on the picture size alone.
+/// Tables that depend on the picture size only.
 pub(crate) struct Tables {
     /// The model they were computed for.
     model: u64,
