@@ -88,7 +88,7 @@ enum RetentionName {
     None,
 }
 
-/// Why a configuration cannot be used.
+/// Why a configuration is invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -98,7 +98,7 @@ pub enum ConfigError {
     /// JSON of another kind.
     #[error("the configuration is {0}, which must be an object as {{\"depth\": 24}}")]
     NotAnObject(&'static str),
-    /// A key that no configuration has.
+    /// An unknown key.
     #[error("the configuration's `{key}` is unknown{}", meant(nearest.as_deref()))]
     UnknownKey {
         /// The key.
@@ -122,7 +122,7 @@ pub enum ConfigError {
         /// What it must be.
         expected: &'static str,
     },
-    /// A size is zero or absurd.
+    /// A size that is zero or absurdly large.
     #[error("the configuration's `{field}` is {value}, which must lie between 1 and {largest}")]
     Size {
         /// Name of the field.
@@ -132,7 +132,7 @@ pub enum ConfigError {
         /// The largest that is accepted.
         largest: usize,
     },
-    /// Each size may pass, yet all together do not.
+    /// Each size is valid, but together they are too large.
     #[error("the configuration describes a network of more than {LARGEST_PARAMETERS} parameters")]
     TooLarge,
     /// Aggregator heads of another width than [`HEAD_DIM`].
@@ -221,7 +221,7 @@ impl Config {
     /// The configuration as one line of JSON, as checkpoints carry it.
     ///
     /// # Panics
-    /// Never: numbers, flags and names always have a JSON form.
+    /// Never: whole numbers, booleans and names always have a JSON form.
     #[allow(clippy::expect_used)] // The invariant is stated above.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("numbers, flags and names have a JSON form")
@@ -238,7 +238,7 @@ impl Config {
         *self == Self { stream, ..other.clone() }
     }
 
-    /// Checks that such a network and stream can exist.
+    /// Checks that such a network and stream are possible.
     ///
     /// # Errors
     /// The first rule that is broken.
@@ -291,7 +291,7 @@ impl Config {
 }
 
 impl StreamSettings {
-    /// What the key-value cache keeps of frames with so many special tokens each.
+    /// The settings of the key-value cache, for frames of `special_tokens` special tokens.
     pub fn cache(&self, special_tokens: usize) -> CacheConfig {
         CacheConfig {
             window: self.window,
@@ -301,7 +301,7 @@ impl StreamSettings {
         }
     }
 
-    /// Checks that such a stream can exist.
+    /// Checks that such a stream is possible.
     ///
     /// # Errors
     /// [`ConfigError::Size`] for a zero or absurd number of scale frames, window or camera iterations.

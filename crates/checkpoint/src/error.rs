@@ -122,14 +122,14 @@ pub enum CheckpointError {
         /// Name and dtype of each, as in `name (I64)`.
         tensors: Sample<String>,
     },
-    /// Numbers that are finite in the source would not be so in the type asked for.
-    #[error("{count} numbers of tensor {name} are too large for {to}; use bf16 or f32")]
+    /// Values that are finite in the source would be infinite in the requested dtype.
+    #[error("{count} values of tensor {name} are too large for {to}; use bf16 or f32")]
     Overflow {
         /// The tensor.
         name: String,
         /// How many.
         count: usize,
-        /// The type asked for.
+        /// The requested dtype.
         to: FloatType,
     },
     /// A tensor is larger than the memory that the system gives.
@@ -143,10 +143,10 @@ pub enum CheckpointError {
     /// The function that [`Weights::with_progress`](super::Weights::with_progress) was given has asked to stop.
     #[error("stopped before all weights were read")]
     Stopped,
-    /// A tensor was asked for that the network does not have.
+    /// A requested tensor that the network does not have.
     #[error("the network has no tensor {name}")]
     Unknown {
-        /// The name asked for.
+        /// The requested name.
         name: String,
     },
     /// A tensor could not be made.

@@ -10,8 +10,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Opens a file to read, if it is a regular one: of the others, a named pipe would have the program wait for somebody to
-/// write to it, and a device may never end.
+/// Opens a file to read, if it is a regular one. A named pipe would make the program wait for a writer, and a device may never end.
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     let metadata = path.metadata()?;
     if metadata.is_dir() {
@@ -47,10 +46,10 @@ impl MappedFile {
             return Err(read(io::Error::new(io::ErrorKind::UnexpectedEof, "it is empty")));
         }
         // SAFETY: the map is read only, and nothing here writes to the file: checkpoints are replaced by renaming a
-        // new file over the old one, which leaves the old bytes to whoever has mapped them. That no other program
+        // new file over the old one, and programs that have mapped the old file keep its bytes. That no other program
         // changes the file in place remains a condition, which nothing here can enforce. Where it is broken, little is
-        // at stake: headers and pickles are copied before they are checked and parsed, of the rest any bytes are valid
-        // numbers, and a file cut short makes the system end this process instead of letting it read further.
+        // at stake: headers and pickles are copied before they are checked and parsed, any bytes are valid as tensor
+        // data, and a file cut short makes the system end this process instead of letting it read further.
         #[allow(unsafe_code)]
         let map = unsafe { Mmap::map(&file) }.map_err(read)?;
         Ok(Self { path: path.into(), bytes: Bytes::Mapped(map) })

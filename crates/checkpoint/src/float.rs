@@ -1,4 +1,4 @@
-//! The number types that weights are stored in.
+//! The dtypes that weights are stored in.
 
 use candle_core::{DType, Device};
 use half::slice::HalfFloatSliceExt;
@@ -7,10 +7,10 @@ use periplus_kernels::try_zeros;
 use rayon::prelude::*;
 use std::fmt;
 
-/// Numbers that a thread converts at a time: enough to be worth its while, few enough for its stack and cache.
+/// Values that a thread converts at a time: enough to outweigh the cost of a task, few enough for its stack and cache.
 const CHUNK: usize = 4096;
 
-/// A number type that weights are stored in.
+/// A dtype that weights are stored in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FloatType {
     /// 32 bits.
@@ -27,12 +27,12 @@ impl FloatType {
         [Self::F32, Self::Bf16, Self::F16].into_iter().find(|&float| DType::from(float) == dtype)
     }
 
-    /// What suits `device`: float32 on the CPU, where all arithmetic is, and bfloat16 on a card.
+    /// The default for `device`: float32 on the CPU, where all arithmetic is float32, and bfloat16 on a GPU.
     pub fn suited_to(device: &Device) -> Self {
         if device.is_cuda() { Self::Bf16 } else { Self::F32 }
     }
 
-    /// Bytes of a number.
+    /// Bytes of a value.
     pub fn size(self) -> usize {
         match self {
             Self::F32 => 4,

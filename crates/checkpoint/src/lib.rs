@@ -1,7 +1,7 @@
 //! Checkpoints: configuration and weights, from safetensors files, PyTorch files or a seed.
 //!
 //! [`Weights`] opens a file, compares it with the configuration of its network, and is a backend of
-//! [`VarBuilder`](candle_nn::VarBuilder), the door through which every Candle model gets its tensors. Files are mapped and
+//! [`VarBuilder`](candle_nn::VarBuilder), through which every Candle model gets its tensors. Files are mapped and
 //! read one tensor at a time, and the pages that were read go back to the system.
 
 pub mod config;

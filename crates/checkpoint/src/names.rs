@@ -5,13 +5,13 @@ use std::path::Path;
 
 use crate::CheckpointError;
 
-/// The network's tensors have names that start so, behind whatever prefix training programs put there.
+/// The start of the network's names, after any prefix that training programs put there.
 const NETWORK: &str = "aggregator.";
 
 /// A tensor that every network has.
 const LANDMARK: &str = "aggregator.camera_token";
 
-/// The most sets of weights that are told apart. Files hold two or three.
+/// The most sets of weights that are distinguished. Files hold two or three.
 const MOST_SETS: usize = 16;
 
 /// Longer names are not the network's.
@@ -29,7 +29,7 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    /// The tensors of the group by their names in the network. Tensors of something else keep the names that they have.
+    /// The tensors of the group by their names in the network. Other tensors keep their names.
     pub(crate) fn sorted<T>(&self, tensors: impl IntoIterator<Item = (String, T)>) -> BTreeMap<String, T> {
         let mut sorted = BTreeMap::new();
         for (mut name, tensor) in tensors {
@@ -44,8 +44,8 @@ impl Choice {
     }
 }
 
-/// Chooses the tensors of the network among `groups` of tensors that are saved together. `key` tells the keys that lead to a group,
-/// separated by dots, empty for the outermost one; `names` tells the names in it.
+/// Chooses the tensors of the network among `groups` of tensors that are saved together. `key` gives the keys that lead to a group,
+/// separated by dots, empty for the outermost one; `names` gives the names in it.
 ///
 /// Wrappers and training programs put prefixes before the names (`module.` of data-parallel training, `_orig_mod.` of
 /// `torch.compile`, `model.` of Lightning), also several. Whatever stands before `aggregator.` is taken off.
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(key(&[("", &["of.another.model"])]), "");
     }
 
-    /// Names and keys come from the file, and a message does not repeat more of them than somebody reads.
+    /// Names and keys come from the file, so a message must not repeat all of them.
     #[test]
     fn a_thousand_sets_of_weights_are_not_all_told() {
         let names: Vec<_> = (0..1000).map(|i| format!("net{i}.aggregator.camera_token")).collect();

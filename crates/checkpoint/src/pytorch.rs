@@ -27,7 +27,7 @@ pub(crate) fn read(file: MappedFile, key: Option<&str>) -> Result<Contents, Chec
     if let Ok(order) = archive.entry("byteorder")
         && &file.bytes()[order] != b"little"
     {
-        return Err(archive.corrupt("its numbers are not in little-endian order".into()));
+        return Err(archive.corrupt("its values are not in little-endian order".into()));
     }
     let dictionaries = pickle.dictionaries(&mut room).map_err(damaged)?;
     let names = |group: usize| pickle.tensors(&dictionaries[group]).map(|(name, _)| name);
@@ -117,7 +117,7 @@ impl<'a> Archive<'a> {
         if count == 0 {
             return Ok(StoredTensor { float, shape: tensor.shape, file: 0, bytes: 0..0, strides: None });
         }
-        // One more than the distance from the first number to the last.
+        // One more than the distance from the first element to the last.
         let reach = tensor
             .shape
             .iter()
@@ -218,7 +218,7 @@ impl Other {
     }
 }
 
-/// Whether the numbers follow each other in the order of the shape. The stride of a single row means nothing.
+/// Whether the elements are stored in the order of the shape. The stride of a single row means nothing.
 fn in_order(shape: &[usize], strides: &[usize]) -> bool {
     let mut expected = 1;
     shape.iter().zip(strides).rev().all(|(&size, &stride)| {
@@ -322,7 +322,7 @@ mod tests {
         zip.finish().unwrap().into_inner()
     }
 
-    /// The pickle of `{"aggregator.x": tensor}`, eight numbers stored, seen from an offset with a stride.
+    /// The pickle of `{"aggregator.x": tensor}`, eight values stored, viewed from an offset with a stride.
     fn one_tensor(stored: u8, offset: u8, size: u8, stride: u8) -> Vec<u8> {
         let text = |text: &str| [&[0x8c, text.len() as u8], text.as_bytes()].concat();
         [
@@ -349,13 +349,13 @@ mod tests {
         assert!(open(8, 2, 4, 2).is_err());
         assert!(open(8, 7, 1, 200).is_ok());
         assert_eq!(open(8, 3, 0, 1).unwrap().tensors["aggregator.x"].bytes, 0..0);
-        // One number repeated, as `expand` makes it.
+        // One value repeated, as `expand` does.
         let repeated = open(8, 3, 200, 0).unwrap();
         assert_eq!(
             repeated.tensors["aggregator.x"].decode(FloatType::F32, repeated.files[0].bytes()).unwrap(),
             [0.0; 200]
         );
-        // More numbers than the entry holds.
+        // More values than the entry holds.
         for wrong in [open(9, 0, 9, 1), open(8, 0, 9, 1), open(8, 8, 1, 1), open(8, 8, 200, 0)] {
             let message = wrong.err().unwrap().to_string();
             assert!(message.ends_with("is damaged: tensor aggregator.x reaches beyond its storage"), "{message}");
@@ -378,7 +378,7 @@ mod tests {
             (vec![("x/data.pkl", &pickle)], "is damaged: its entry data/0 is missing"),
             (
                 vec![("x/data.pkl", &pickle), ("x/data/0", &[0; 32]), ("x/byteorder", b"big")],
-                "is damaged: its numbers are not in little-endian order",
+                "is damaged: its values are not in little-endian order",
             ),
             (vec![("x/data.pkl", b"\x80\x02}")], "is damaged: its pickle ends too early"),
             (

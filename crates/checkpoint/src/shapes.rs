@@ -126,19 +126,19 @@ pub(crate) fn for_each_tensor(config: &Config, function: impl FnMut(String, Vec<
     }
 }
 
-/// Whether a tensor is part of every checkpoint and of use in training alone: it stood in for masked patches.
+/// Whether a tensor is in every checkpoint but used in training only: it replaced masked patches.
 pub(crate) fn never_read(name: &str) -> bool {
     name == "aggregator.patch_embed.mask_token"
 }
 
-/// The tensors of a file, asked for what they say about the network.
+/// The tensors of a file, from which the network is inferred.
 struct Evidence<'a> {
     path: &'a Path,
     tensors: &'a BTreeMap<String, StoredTensor>,
 }
 
 impl Evidence<'_> {
-    /// One size out of a tensor of so many dimensions.
+    /// One size of a tensor that must have `rank` dimensions.
     fn size(&self, name: &str, rank: usize, dimension: usize) -> Result<usize, CheckpointError> {
         match self.tensors.get(name).map(|tensor| &tensor.shape) {
             None => {
@@ -162,7 +162,7 @@ impl Evidence<'_> {
     }
 }
 
-/// The network that the tensors of the file at `path` belong to. What shapes do not tell is taken from the
+/// The network that the tensors of the file at `path` belong to. What shapes leave open is taken from the
 /// published network: heads are [`HEAD_DIM`] wide (the camera head's twice that) and the taps are those of its depth.
 ///
 /// # Errors

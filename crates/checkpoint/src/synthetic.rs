@@ -1,6 +1,6 @@
 //! Seeded weights and frames that are the same bits in any language.
 //!
-//! The numbers are splitmix64 (Steele, Lea, Flood 2014) of the FNV-1a hash of a name plus an index, in float64,
+//! The values are splitmix64 (Steele, Lea, Flood 2014) of the FNV-1a hash of a name plus an index, in float64,
 //! rounded to float32 once at the end. Weights are scaled so that every tensor moves the outputs.
 
 use candle_core::{Device, Result, Tensor};
@@ -16,7 +16,7 @@ fn hash(key: &str) -> u64 {
     key.bytes().fold(FNV_OFFSET, |hash, byte| (hash ^ byte as u64).wrapping_mul(FNV_PRIME))
 }
 
-/// The number at `index` of the sequence that starts at `hash`, in [-1, 1).
+/// The value at `index` of the sequence that starts at `hash`, in [-1, 1).
 fn uniform(hash: u64, index: u64) -> f64 {
     let z = hash.wrapping_add(index.wrapping_add(1).wrapping_mul(GOLDEN_GAMMA));
     let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -25,13 +25,13 @@ fn uniform(hash: u64, index: u64) -> f64 {
     (z >> 11) as f64 / (1u64 << 53) as f64 * 2.0 - 1.0
 }
 
-/// `count` numbers in [-1, 1) that belong to the key, from the `start`-th on.
+/// `count` values in [-1, 1) of the sequence of `key`, from index `start` on.
 pub fn hash_uniform(key: &str, count: usize, start: u64) -> Vec<f64> {
     let hash = hash(key);
     (0..count as u64).map(|i| uniform(hash, start.wrapping_add(i))).collect()
 }
 
-/// `offset + scale * (x / divisor)` for numbers `x` of unit variance. Kept as separate operations, since each one
+/// `offset + scale * (x / divisor)` for values `x` of unit variance. Kept as separate operations, since each one
 /// rounds.
 #[derive(Clone, Copy, Default)]
 struct Scaling {
@@ -74,7 +74,7 @@ impl Scaling {
 }
 
 fn filled(shape: &[usize], value: impl Fn(u64) -> f32 + Sync) -> Result<Vec<f32>> {
-    // Many at a time, in a loop of our own: whether the compiler inlined what rayon calls for each number made a third of the time.
+    // In chunks, with a plain loop in each: whether the compiler inlines a call per value makes a third of the time.
     const PART: usize = 1 << 12;
     let Some(mut values) = try_zeros(shape) else {
         candle_core::bail!("a tensor of shape {shape:?} does not fit in memory")
@@ -87,7 +87,7 @@ fn filled(shape: &[usize], value: impl Fn(u64) -> f32 + Sync) -> Result<Vec<f32>
     Ok(values)
 }
 
-/// The numbers of a synthetic weight.
+/// The values of a synthetic weight.
 pub(crate) fn values(name: &str, shape: &[usize], seed: u64) -> Result<Vec<f32>> {
     let hash = hash(&format!("{seed}/{name}"));
     let scaling = Scaling::of(name, shape);

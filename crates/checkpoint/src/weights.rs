@@ -1,4 +1,4 @@
-//! Where the layers get their tensors from.
+//! Weights of a network, from files or from a seed.
 
 use crate::config::{Config, ConfigError};
 use crate::file::{Contents, MappedFile, StoredTensor};
@@ -27,7 +27,7 @@ pub struct Weights {
     progress: Option<Progress>,
 }
 
-/// Tells how much has been read.
+/// Reports how much has been read.
 struct Progress {
     /// Called with the bytes read so far and with the total.
     report: Box<dyn Fn(u64, u64) -> ControlFlow<()> + Send + Sync>,
@@ -60,7 +60,7 @@ impl Weights {
     /// that holds one index.
     ///
     /// The architecture is that of the given configuration file, else of the file's `config` metadata, else the one that
-    /// the shapes tell. Metadata that another program wrote for itself does not count.
+    /// the shapes tell. Metadata of other programs is ignored.
     ///
     /// The file is mapped and not read at once: as long as these weights are in use, it must not be written to or cut short in
     /// place. Replacing it by another file is fine. If it is cut short, the system ends the program.
@@ -121,7 +121,7 @@ impl Weights {
         })
     }
 
-    /// Seeded weights of any network, made when they are asked for.
+    /// Seeded weights of any network, computed on request.
     ///
     /// # Errors
     /// A configuration that is not valid.
@@ -199,7 +199,7 @@ impl Weights {
         &self.config
     }
 
-    /// Tensors of the file that the network does not have, to be mentioned once.
+    /// Tensors of the file that the network does not have.
     pub fn unexpected(&self) -> impl Iterator<Item = &str> {
         let contents = match &self.source {
             Source::File(contents) => Some(contents),
@@ -209,7 +209,7 @@ impl Weights {
         names.map(String::as_str).filter(|&name| !self.shapes.contains_key(name))
     }
 
-    /// The number types in which the network's tensors are stored, with the number of parameters in each.
+    /// The dtypes in which the network's tensors are stored, with the number of parameters in each.
     pub fn float_types(&self) -> BTreeMap<FloatType, u64> {
         let mut types = BTreeMap::new();
         for (name, shape) in &self.shapes {
@@ -218,7 +218,7 @@ impl Weights {
         types
     }
 
-    /// The narrowest number type that holds all weights exactly as they are stored.
+    /// The narrowest dtype that holds all weights exactly as they are stored.
     pub fn float_type(&self) -> FloatType {
         match self.float_types().into_keys().collect::<Vec<_>>()[..] {
             [only] => only,

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// A safetensors file under way. It takes its name when it is complete; dropped before, it leaves nothing behind.
+/// A safetensors file that is being written. It gets its name when it is complete. Dropped before that, it leaves nothing behind.
 pub(crate) struct Writer {
     path: PathBuf,
     file: NamedTempFile,
@@ -50,7 +50,7 @@ impl Writer {
             count,
             to: self.float,
         })?;
-        // Not through the temporary file, whose errors speak of a name that nobody gave.
+        // Not through the temporary file, whose errors name a path that the user does not know.
         self.file
             .as_file()
             .write_all(&bytes)
@@ -78,7 +78,7 @@ fn header(config: &str, shapes: &BTreeMap<String, Vec<usize>>, float: FloatType)
         entries.insert(name.clone(), serde_json::to_value(info)?);
     }
     let mut json = serde_json::to_vec(&entries)?;
-    // Spaces up to a multiple of eight, so that numbers lie where processors like them.
+    // Spaces up to a multiple of eight, so that values are aligned.
     json.resize(json.len().next_multiple_of(8), b' ');
     let mut header = (json.len() as u64).to_le_bytes().to_vec();
     header.append(&mut json);

@@ -144,7 +144,7 @@ fn numbers_too_large_for_a_half_stop_the_writing() {
     let path = folder.path("half.safetensors");
     assert_eq!(
         weights.write(&path, FloatType::F16).unwrap_err().to_string(),
-        "2 numbers of tensor aggregator.scale_token are too large for f16; use bf16 or f32"
+        "2 values of tensor aggregator.scale_token are too large for f16; use bf16 or f32"
     );
     assert!(!path.exists());
     weights.write(&path, FloatType::Bf16).unwrap();

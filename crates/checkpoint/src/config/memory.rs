@@ -16,8 +16,8 @@ impl Config {
         sum
     }
 
-    /// Bytes of the loaded weights where a trunk's number takes `element_bytes`. Only its products are stored so: what is
-    /// added or multiplied number by number stays in float32, and so do the heads. (A card stores the dense heads of a 16-bit
+    /// Bytes of the loaded weights where a value of the trunk takes `element_bytes`. Only the weights of its products are stored so:
+    /// element-wise weights stay in float32, and so do the heads. (A GPU stores the dense heads of a 16-bit
     /// model in 16 bits, too: less by some 60 MB of the published network.)
     pub fn weight_bytes(&self, element_bytes: usize) -> u64 {
         let mut sum = 0_u64;
@@ -31,7 +31,7 @@ impl Config {
         sum
     }
 
-    /// Bytes of the keys and values of one token over all layers, at `element_bytes` a number.
+    /// Bytes of the keys and values of one token over all layers, at `element_bytes` per value.
     pub fn token_bytes(&self, element_bytes: usize) -> u64 {
         product(&[2, self.depth, self.num_heads, HEAD_DIM, element_bytes])
     }
@@ -56,7 +56,7 @@ impl Config {
     }
 
     /// Bytes of the weights and of all that a stream of `height` x `width` pixels has cached after `keyframes` frames: full pages,
-    /// special tokens and the camera head's, where the trunk's numbers take `element_bytes`. Room to grow in, and what a frame
+    /// special tokens and the camera head's, where values of the trunk take `element_bytes`. Room to grow in, and what a frame
     /// computes with, come on top.
     pub fn stream_bytes(&self, height: usize, width: usize, keyframes: usize, element_bytes: usize) -> u64 {
         let pages = self.most_frame_pages().min(keyframes) as u64;
