@@ -63,6 +63,16 @@ pub enum CheckpointError {
         /// The keys under which they are.
         keys: Vec<String>,
     },
+    /// The file holds weights of this network, but under other keys than the requested one.
+    #[error("{} holds no weights under `{key}`; it holds weights under {}", path.display(), quoted(keys))]
+    NoSuchKey {
+        /// The file.
+        path: PathBuf,
+        /// The requested key.
+        key: String,
+        /// The keys under which there are weights.
+        keys: Vec<String>,
+    },
     /// The file is a part of a checkpoint.
     #[error("{} is one of several shards of a checkpoint: give the index file or the folder instead", path.display())]
     Shard {
@@ -152,6 +162,12 @@ pub enum CheckpointError {
     /// A tensor could not be made.
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),
+}
+
+/// Keys in a sentence. The empty key is that of plain names.
+fn quoted(keys: &[String]) -> String {
+    let key = |key: &String| if key.is_empty() { "their plain names".into() } else { format!("`{key}`") };
+    keys.iter().map(key).collect::<Vec<_>>().join(", ")
 }
 
 /// A tensor whose shape is not the network's.

@@ -51,7 +51,8 @@ impl Choice {
 /// `torch.compile`, `model.` of Lightning), also several. Whatever stands before `aggregator.` is taken off.
 ///
 /// # Errors
-/// [`CheckpointError::SeveralWeights`] if more than one set of tensors could be meant and `wanted` names none of them.
+/// [`CheckpointError::SeveralWeights`] if more than one set of tensors could be meant, [`CheckpointError::NoSuchKey`] if `wanted`
+/// names none of them.
 pub(crate) fn choose<'a, N: Iterator<Item = &'a str>>(
     path: &Path,
     groups: usize,
@@ -84,7 +85,10 @@ pub(crate) fn choose<'a, N: Iterator<Item = &'a str>>(
         return Ok(found.remove(0));
     }
     let keys = found.into_iter().map(|choice| choice.key).collect();
-    Err(CheckpointError::SeveralWeights { path: path.into(), keys })
+    Err(match wanted {
+        None => CheckpointError::SeveralWeights { path: path.into(), keys },
+        Some(key) => CheckpointError::NoSuchKey { path: path.into(), key: key.into(), keys },
+    })
 }
 
 /// What stands before the network's names in a group: each prefix behind which the landmark follows, or where it is
@@ -149,7 +153,14 @@ mod tests {
             "FILE holds several sets of weights, say which one to use: model, ema.state"
         );
         assert_eq!(chosen(&groups, Some("ema.state")).unwrap(), one);
-        assert!(chosen(&groups, Some("emma")).unwrap_err().ends_with("say which one to use: model, ema.state"));
+        assert_eq!(
+            chosen(&groups, Some("emma")).unwrap_err(),
+            "FILE holds no weights under `emma`; it holds weights under `model`, `ema.state`"
+        );
+        assert_eq!(
+            chosen(&[("", one)], Some("model")).unwrap_err(),
+            "FILE holds no weights under `model`; it holds weights under their plain names"
+        );
         let both: &[&str] = &["net.aggregator.camera_token", "ema.aggregator.camera_token"];
         assert!(chosen(&[("", both)], None).unwrap_err().ends_with("ema, net"));
         assert_eq!(

@@ -97,7 +97,7 @@ impl Weights {
     ///
     /// # Errors
     /// As [`open`](Self::open); besides, a file in the form that PyTorch wrote before version 1.6, and
-    /// [`CheckpointError::SeveralWeights`].
+    /// [`CheckpointError::SeveralWeights`] or [`CheckpointError::NoSuchKey`].
     pub fn open_any(path: &Path, config: Option<&Path>, key: Option<&str>) -> Result<Self, CheckpointError> {
         Self::of_file(open_file(path)?, config, key)
     }

@@ -1,4 +1,4 @@
-//! `periplus convert`: PyTorch checkpoints become safetensors.
+//! `periplus convert`: writes a checkpoint as one safetensors file.
 
 use std::path::{Path, PathBuf};
 
@@ -27,10 +27,10 @@ pub(crate) struct Arguments {
     /// The network's configuration (JSON) [default: the one in the file, or the one that the shapes tell]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Which weights, where the file holds several sets: the keys that lead to them, such as model or ema.model
+    /// The weights to use, if the file holds several sets: the keys that lead to them, such as model or ema.model
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
-    /// Number type of the weights [default: the one that they are stored in, f32 if there are several]
+    /// Dtype of the weights [default: the one that they are stored in, f32 if there are several]
     #[arg(long, value_enum)]
     dtype: Option<Float>,
 }

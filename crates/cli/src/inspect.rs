@@ -1,4 +1,4 @@
-//! `periplus inspect`: what a checkpoint holds and what a stream with it needs.
+//! `periplus inspect`: the contents of a checkpoint, and the memory that a stream with it needs.
 
 use std::path::PathBuf;
 
@@ -15,19 +15,19 @@ use crate::options::{Float, PictureSize, StreamOptions, open_any_weights};
 #[derive(Args)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
-    /// The checkpoint: a safetensors or PyTorch (.pt) file, or "demo" for the bundled one
+    /// The checkpoint: a .safetensors or .pt file, the index of several .safetensors files, their folder, or "demo" for the bundled one
     #[arg(value_name = "FILE|demo")]
     weights: PathBuf,
     /// The network's configuration (JSON), for a checkpoint that does not carry its own
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Which weights, where the file holds several sets: the keys that lead to them, such as model or ema.model
+    /// The weights to use, if the file holds several sets: the keys that lead to them, such as model or ema.model
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
     /// The picture that the network sees [default: the square it was trained on, which needs the most]
     #[arg(long, value_name = "WxH")]
     picture: Option<PictureSize>,
-    /// Number type that the stream computes with
+    /// Dtype of weights and cache in the stream
     #[arg(long, value_enum, default_value = "f32")]
     dtype: Float,
     #[command(flatten)]

@@ -78,7 +78,9 @@ fn open_by(
 /// An error of the library with the option that cures it.
 fn with_option(error: &CheckpointError) -> Failure {
     let option = match error {
-        CheckpointError::SeveralWeights { .. } => " (--key KEY of convert and inspect)",
+        CheckpointError::SeveralWeights { .. } | CheckpointError::NoSuchKey { .. } => {
+            " (--key KEY of convert and inspect)"
+        }
         CheckpointError::Inference { .. } => " (--config FILE)",
         _ => "",
     };

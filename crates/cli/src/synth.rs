@@ -1,4 +1,4 @@
-//! `periplus synth`: a checkpoint of any network, with weights that mean nothing.
+//! `periplus synth`: a synthetic checkpoint of any network.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::convert::write;
 use crate::failure::Failure;
 use crate::options::{Float, from_zero, network};
 
-/// Write a seeded synthetic checkpoint, for benchmarks and tests, where any weights will do
+/// Write a checkpoint of seeded synthetic weights, for benchmarks and tests
 #[derive(Args)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
     /// Seed of the weights
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = from_zero::<u64>)]
     seed: u64,
-    /// Number type of the weights
+    /// Dtype of the weights
     #[arg(long, value_enum, default_value = "f32")]
     dtype: Float,
 }

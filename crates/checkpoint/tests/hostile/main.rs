@@ -28,6 +28,8 @@ fn open(path: &Path, bytes: usize) -> Option<String> {
     let started = Instant::now();
     let (most, result) = most_held(|| {
         let weights = Weights::open_any(path, None, None)?;
+        // Damage is an error of either kind.
+        let _ = weights.check_sums();
         assert_eq!(weights.unexpected().filter(|name| weights.contains(name)).count(), 0);
         weights.get("aggregator.camera_token").map(drop)
     });
