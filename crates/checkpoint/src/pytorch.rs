@@ -138,7 +138,7 @@ impl<'a> Archive<'a> {
 enum DirectoryError {
     #[error("its zip directory cannot be read ({0}), probably because the file is cut off")]
     Zip(#[from] ZipError),
-    #[error("its entry {0} reaches beyond its end")]
+    #[error("its entry {0} is not where its zip directory says")]
     Outside(String),
     #[error("its entry {0} overlaps another")]
     Overlap(String),
@@ -148,9 +148,6 @@ enum DirectoryError {
 
 /// The entries of a zip archive.
 fn read_entries(bytes: &[u8], room: &mut Room) -> Result<BTreeMap<String, Entry>, DirectoryError> {
-    // Bytes before the name and the extra field of an entry's own header, and where in it their lengths are.
-    const HEADER: u64 = 30;
-    const LENGTHS: usize = 26;
     // PyTorch's archives start with the file. Where the start is left to be detected, an entry of the directory that is as
     // long as PyTorch's end records (76 bytes) is taken for them.
     let config = Config { archive_offset: ArchiveOffset::Known(0) };
@@ -160,18 +157,11 @@ fn read_entries(bytes: &[u8], room: &mut Room) -> Result<BTreeMap<String, Entry>
     for entry in zip.files()? {
         let entry = entry?;
         let name = entry.name()?.into_owned();
-        let lengths = usize::try_from(entry.header_start()).ok().and_then(|start| bytes.get(start..)?.get(LENGTHS..));
-        let lengths = lengths.and_then(|lengths| lengths.first_chunk()).map(|&[a, b, c, d]| [[a, b], [c, d]]);
-        let start = lengths.and_then(|lengths| {
-            let variable = lengths.map(|length| u64::from(u16::from_le_bytes(length))).iter().sum::<u64>();
-            entry.header_start().checked_add(HEADER + variable)
-        });
-        let end = start.and_then(|start| start.checked_add(entry.compressed_size()));
-        let (Some(start), Some(end)) = (start, end.filter(|&end| end <= bytes.len() as u64)) else {
+        let Some(range) = data_of(bytes, entry.header_start(), entry.compressed_size()) else {
             return Err(DirectoryError::Outside(name));
         };
         let compressed = entry.compression() != CompressionMethod::Stored;
-        let entry = Entry { bytes: start as usize..end as usize, compressed, crc32: entry.crc32() };
+        let entry = Entry { bytes: range, compressed, crc32: entry.crc32() };
         room.take(2 * size_of::<(String, Entry)>() + name.len())?;
         entries.insert(name, entry);
     }
@@ -187,7 +177,21 @@ fn read_entries(bytes: &[u8], room: &mut Room) -> Result<BTreeMap<String, Entry>
     }
 }
 
-/// A zip archive that is no PyTorch checkpoint as it is.
+/// Where the data of an entry is, whose own header starts at `header`. `None` where there is no header, or not so many bytes.
+fn data_of(bytes: &[u8], header: u64, size: u64) -> Option<Range<usize>> {
+    // The header: a signature, fixed fields, at the end of them the lengths of the name and of the extra field that follow.
+    const FIXED: usize = 30;
+    const LENGTHS: usize = 26;
+    let start = usize::try_from(header).ok()?;
+    let header = bytes.get(start..)?.get(..FIXED).filter(|header| header.starts_with(b"PK\x03\x04"))?;
+    let &[a, b, c, d] = header[LENGTHS..].first_chunk()?;
+    let variable = usize::from(u16::from_le_bytes([a, b])) + usize::from(u16::from_le_bytes([c, d]));
+    let start = start + FIXED + variable;
+    let end = start.checked_add(usize::try_from(size).ok()?)?;
+    (end <= bytes.len()).then_some(start..end)
+}
+
+/// A zip archive that is not a PyTorch checkpoint as it is.
 enum Other {
     TorchScript,
     /// Packed again by a program that compresses.
@@ -391,6 +395,28 @@ mod tests {
         }
         // A pickle without tensors is for the caller to judge.
         assert!(open_bytes(&archive(&[("x/data.pkl", b"\x80\x02N.")])).unwrap().tensors.is_empty());
+    }
+
+    #[test]
+    fn entries_are_where_the_directory_says() {
+        let numbers: Vec<u8> = (0..32).collect();
+        let whole = archive(&[("x/data.pkl", &one_tensor(8, 0, 8, 1)), ("x/data/0", &numbers)]);
+        let find = |part: &[u8]| whole.windows(part.len()).rposition(|window| window == part).unwrap();
+        let message = "is damaged: its entry x/data/0 is not where its zip directory says";
+        // The signature of the entry's own header; its offset, its size and its start in the directory.
+        let (header, directory) = (find(b"PK\x03\x04"), find(b"PK\x01\x02"));
+        for at in [header, header + 27, header + 29, directory + 21, directory + 22, directory + 45] {
+            let mut changed = whole.clone();
+            changed[at] ^= 0x40;
+            let error = open_bytes(&changed).err().unwrap().to_string();
+            assert!(error.ends_with(message), "{at}: {error}");
+        }
+        // Two entries of the same data.
+        let mut twice = whole.clone();
+        let first = (0_u32).to_le_bytes();
+        twice[directory + 42..][..4].copy_from_slice(&first);
+        let error = open_bytes(&twice).err().unwrap().to_string();
+        assert!(error.contains(" overlaps another"), "{error}");
     }
 
     /// Names of every length: at one of them an entry of the zip directory is as long as PyTorch's end records.
