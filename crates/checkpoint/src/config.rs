@@ -9,16 +9,16 @@ use serde::{Deserialize, Serialize};
 /// Width of an aggregator head. The 3-D rotary embedding splits it into 20 + 22 + 22 channels.
 pub const HEAD_DIM: usize = 64;
 
-/// No size of a network may exceed this; it is far beyond any real one and keeps every product within 64 bits.
+/// The largest size in a network. It is far beyond any real one, and keeps every product within 64 bits.
 const LARGEST_SIZE: usize = 1 << 20;
 
-/// No stack of blocks may be deeper than this.
+/// The most blocks in a stack.
 const LARGEST_DEPTH: usize = 1024;
 
-/// No network may hold more parameters than this (some sixty times the published one).
+/// The most parameters of a network (some sixty times the published one).
 const LARGEST_PARAMETERS: u64 = 1 << 36;
 
-/// What defines the network, and the stream settings that go with it.
+/// The hyper-parameters of the network, and the stream settings that go with it.
 ///
 /// Reads and writes the JSON of a checkpoint's `config` metadata. Absent keys take the published values, so that `{}`
 /// is [`Config::full`].
@@ -57,7 +57,7 @@ pub struct Config {
     pub dpt_channels: [usize; 4],
     /// Whether the network has a point head beside the depth head, as stage-1 checkpoints do.
     pub point_head: bool,
-    /// How the checkpoint suggests to stream; a session may choose otherwise.
+    /// The stream settings that the checkpoint suggests. A session may use others.
     #[serde(flatten)]
     pub stream: StreamSettings,
 }
@@ -68,14 +68,14 @@ pub struct Config {
 pub struct StreamSettings {
     /// Frames that go in together at first and see each other in full.
     pub scale_frames: usize,
-    /// Latest cached frames that a new one sees in full, itself included, scale frames not counted.
+    /// Latest cached frames that a new frame sees in full. It counts itself, but not scale frames.
     pub window: usize,
     /// Refinement passes of the camera head.
     pub camera_iterations: usize,
-    /// What remains visible of a frame that left the window.
+    /// Which tokens of a frame stay visible after it leaves the window.
     #[serde(with = "RetentionName")]
     pub keep_special: Retention,
-    /// Whether the scale frames stay visible for good instead of leaving with the window.
+    /// Whether the scale frames stay visible for the whole clip instead of leaving the window.
     pub include_scale_frames: bool,
 }
 
@@ -95,7 +95,7 @@ pub enum ConfigError {
     /// Not JSON.
     #[error("the configuration is not valid JSON: {0}")]
     Json(#[from] serde_json::Error),
-    /// JSON of another kind.
+    /// JSON that is not an object.
     #[error("the configuration is {0}, which must be an object as {{\"depth\": 24}}")]
     NotAnObject(&'static str),
     /// An unknown key.
@@ -106,13 +106,13 @@ pub enum ConfigError {
         /// The key that it resembles.
         nearest: Option<String>,
     },
-    /// A key that is there more than once.
+    /// A key that occurs more than once.
     #[error("the configuration's `{key}` is there twice")]
     Twice {
         /// The key.
         key: String,
     },
-    /// A value of another kind than its key has.
+    /// A value of the wrong type.
     #[error("the configuration's `{key}` is {value}, which must be {expected}")]
     Value {
         /// The key.
@@ -190,7 +190,7 @@ impl Default for StreamSettings {
 
 impl Config {
     /// Side of the square pictures that the network was trained on, in pixels: its position embedding has one vector for each of
-    /// their patches. 518 for the published networks. What suits it best as the width of pictures.
+    /// their patches. 518 for the published networks. Pictures of this width suit the network best.
     pub fn image_size(&self) -> u32 {
         u32::try_from(self.pos_grid.saturating_mul(self.patch_size)).unwrap_or(u32::MAX)
     }

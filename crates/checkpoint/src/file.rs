@@ -23,16 +23,16 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
-/// A file in the address space, under the name that it has for the user.
+/// A file mapped into memory, and the name that errors use for it.
 pub(crate) struct MappedFile {
     path: PathBuf,
     bytes: Bytes,
 }
 
 enum Bytes {
-    /// They come from disk when they are touched.
+    /// Read from disk when they are accessed.
     Mapped(Mmap),
-    /// They are part of the program.
+    /// Part of the program.
     Bundled(&'static [u8]),
 }
 
@@ -132,7 +132,7 @@ impl Contents {
     }
 }
 
-/// What a zip archive says about one of its entries.
+/// The checksum that a zip archive has for one of its entries.
 pub(crate) struct Checksum {
     pub(crate) entry: String,
     pub(crate) bytes: Range<usize>,
@@ -148,7 +148,7 @@ pub(crate) struct StoredTensor {
     pub(crate) shape: Box<[usize]>,
     /// Which of the files.
     pub(crate) file: u32,
-    /// From its first byte to its last in the file, within it.
+    /// The range of bytes from its first element to its last.
     pub(crate) bytes: Range<usize>,
     /// Distance between neighbours along each dimension, in elements, unless they lie in the order of the shape.
     pub(crate) strides: Option<Box<[usize]>>,

@@ -1,4 +1,4 @@
-//! The kind of a file, by its first bytes: a wrong file gets a useful message.
+//! Detects the kind of a file by its first bytes, so that a wrong file gets a useful message.
 
 use crate::CheckpointError;
 use crate::file::MappedFile;
@@ -36,10 +36,10 @@ impl Kind {
     }
 }
 
-/// The longest text that is quoted: an error message of a server, saved as the file.
+/// The longest text that is quoted, such as an error message of a server that was saved as the file.
 const LONGEST_QUOTE: usize = 200;
 
-/// What a file is that holds no weights, and what to do.
+/// What a file without weights is, and what to do about it.
 fn other_kind(bytes: &[u8]) -> (String, &'static str) {
     const DOWNLOAD: &str = "the download went wrong; check its address";
     const UNPACK: &str = "unpack it first";

@@ -4,7 +4,7 @@
 //! few calls that make tensors, and passes over all others.
 //!
 //! Values are kept in one list and refer to each other by index, and tensors are described by the tuples of their arguments
-//! until somebody asks for them. Deep nesting, values that contain themselves, and values that are repeated a million times
+//! until they are requested. Deep nesting, values that contain themselves, and values that are repeated a million times
 //! therefore cost no more than the bytes that describe them. What remains is bounded by a [`Room`].
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -23,7 +23,7 @@ const LONGEST_NAME: usize = 255;
 /// Dictionaries nested deeper than this are not searched for weights.
 const DEEPEST_KEY: u8 = 6;
 
-/// A value as far as weights need it.
+/// A value, in as much detail as weights need.
 #[derive(Debug)]
 enum Value<'a> {
     Int(i64),
@@ -63,7 +63,7 @@ enum Global<'a> {
     Storage(&'a str),
     /// A dtype, such as `float32`.
     Dtype(&'a str),
-    /// Harmless and often saved beside weights.
+    /// Harmless, and often saved with weights.
     Harmless,
     /// Module and name: two texts.
     Other(Id, Id),
@@ -89,7 +89,7 @@ pub(crate) struct PickledTensor<'a> {
 #[derive(Debug)]
 pub(crate) enum Found<'a> {
     Tensor(PickledTensor<'a>),
-    /// Made by a function that weights cannot be made by.
+    /// Made by a function that does not make weights.
     Other(String),
 }
 
@@ -97,7 +97,7 @@ pub(crate) enum Found<'a> {
 #[derive(Debug)]
 pub(crate) struct Dictionary<'a> {
     id: Id,
-    /// The dictionary that holds it, as an index, and its key there. The outermost one holds itself.
+    /// The index of the dictionary that holds it, and its key there. The outermost one is its own parent.
     parent: u32,
     name: &'a str,
     depth: u8,
@@ -156,7 +156,7 @@ impl<'a> Pickle<'a> {
         Ok(pickle)
     }
 
-    /// Imports that were called and are not known here.
+    /// Unknown imports that were called.
     pub(crate) fn passed_over(&self) -> Vec<String> {
         self.passed_over.iter().map(|(module, name)| format!("{module}.{name}")).collect()
     }
@@ -289,20 +289,20 @@ struct Machine<'a, 'r> {
     room: &'r mut Room,
 }
 
-/// The value of everything that is of no interest.
+/// The value of everything that weights do not need.
 const INERT: Id = 0;
 
 /// The empty tuple.
 const EMPTY: Id = 1;
 
-/// Bytes that an entry of a hash map takes, with the room to grow in.
+/// Bytes that an entry of the memo takes, including the spare capacity of the map.
 const MEMO_ENTRY: usize = 2 * (size_of::<(u32, Id)>() + 1);
 
-/// Bytes that an import that was passed over takes in its set.
+/// Bytes that an import takes in the set of those passed over.
 const PASSED_OVER: usize = 2 * size_of::<(&str, &str)>();
 
 impl<'a> Machine<'a, '_> {
-    /// Reads one instruction; whether another follows.
+    /// Reads one instruction. Returns whether another follows.
     fn step(&mut self) -> Result<bool> {
         let [instruction] = self.array()?;
         match instruction {
@@ -358,7 +358,7 @@ impl<'a> Machine<'a, '_> {
                 let below = start.checked_sub(1).map(|top| self.stack[top]);
                 self.extend(below.ok_or(EMPTY_STACK)?, start)?;
             }
-            // APPENDS, ADDITEMS, POP_MARK; APPEND, BUILD, POP: items of lists and attributes of objects are of no interest.
+            // APPENDS, ADDITEMS, POP_MARK; APPEND, BUILD, POP: weights do not need items of lists and attributes of objects.
             b'e' | 0x90 | b'1' => {
                 let start = self.mark()?;
                 self.stack.truncate(start);
@@ -419,7 +419,7 @@ impl<'a> Machine<'a, '_> {
         Ok(*taken)
     }
 
-    /// Bytes that follow their own number, whose width depends on the instruction.
+    /// Bytes that follow their count. The width of the count depends on the instruction.
     fn sized(&mut self, instruction: u8) -> Result<&'a [u8]> {
         let count = match instruction {
             0x8c | b'U' | b'C' => u8::from_le_bytes(self.array()?) as u64,
@@ -436,7 +436,7 @@ impl<'a> Machine<'a, '_> {
         std::str::from_utf8(line).map_err(|_| PickleError::Malformed("the name of an import is not text"))
     }
 
-    /// BININT1, BININT2, BININT, LONG1, LONG4. Integers of more than 64 bits belong to no tensor.
+    /// BININT1, BININT2, BININT, LONG1, LONG4. Integers of more than 64 bits are not part of tensors.
     fn integer(&mut self, instruction: u8) -> Result<()> {
         let value = match instruction {
             b'K' => Value::Int(u8::from_le_bytes(self.array()?).into()),
@@ -551,7 +551,7 @@ impl<'a> Machine<'a, '_> {
         false
     }
 
-    /// Pushes what a call would return, as far as it is of interest. Nothing is called.
+    /// Pushes the result of a call, if weights need it. Nothing is called.
     fn call(&mut self, callable: Id, arguments: Id) -> Result<()> {
         let Value::Global(global) = *self.pickle.value(callable) else { return self.push_id(INERT) };
         let first = self.pickle.items(arguments).first().copied();
@@ -592,7 +592,7 @@ impl<'a> Machine<'a, '_> {
 
 const EMPTY_STACK: PickleError = PickleError::Malformed("its stack is empty");
 
-/// What an import stands for. `None` for one that is passed over where it is called.
+/// What an import stands for. `None` for an unknown one, which is passed over when it is called.
 fn known<'a>(module: &'a str, name: &'a str) -> Result<Option<Global<'a>>> {
     const DTYPES: [&str; 5] = ["float", "bfloat", "int", "uint", "complex"];
     if module.len() > LONGEST_NAME || name.len() > LONGEST_NAME {

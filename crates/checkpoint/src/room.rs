@@ -10,7 +10,7 @@ const FIXED: usize = 16 << 10;
 /// The memory that is left for descriptions. Readers take from it before they allocate.
 pub(crate) struct Room(usize);
 
-/// The file describes too much for its size.
+/// The descriptions in a file are too large for its size.
 #[derive(Debug, thiserror::Error)]
 #[error("it describes more than a file of its size can hold")]
 pub(crate) struct NoRoom;

@@ -59,8 +59,8 @@ impl Weights {
     /// Opens a safetensors checkpoint and compares it with its network: a file, the index of several files, or the folder
     /// that holds one index.
     ///
-    /// The architecture is that of the given configuration file, else of the file's `config` metadata, else the one that
-    /// the shapes tell. Metadata of other programs is ignored.
+    /// The architecture is that of the given configuration file, else of the file's `config` metadata, else it is
+    /// inferred from the shapes. Metadata of other programs is ignored.
     ///
     /// The file is mapped and not read at once: as long as these weights are in use, it must not be written to or cut short in
     /// place. Replacing it by another file is fine. If it is cut short, the system ends the program.
@@ -151,8 +151,8 @@ impl Weights {
         Ok(Self { config, shapes, source: Source::File(contents), progress: None })
     }
 
-    /// The keys that lead to the weights in a file that holds them under others than plain names, separated by dots, such as
-    /// `ema.model`; a prefix of names (`module`, `_orig_mod`) counts as a key. Empty for plain names in the outermost dictionary.
+    /// The keys that lead to the weights in their file, separated by dots, such as `ema.model`. A prefix of names (`module`,
+    /// `_orig_mod`) counts as a key. Empty for plain names in the outermost dictionary.
     pub fn key(&self) -> &str {
         match &self.source {
             Source::File(contents) => &contents.key,
@@ -181,9 +181,9 @@ impl Weights {
         }
     }
 
-    /// Has a function called whenever a tensor is read for the first time, with the bytes of those so far and of all
-    /// that a network reads, as they are stored. A loaded network has read all, a written file too. Where the function
-    /// breaks, that is given up with [`CheckpointError::Stopped`].
+    /// Sets a function that is called whenever a tensor is read for the first time, with the bytes read so far and the total bytes
+    /// that the network reads, as they are stored. Loading a network and writing a file both read all. If the function breaks, they
+    /// end with [`CheckpointError::Stopped`].
     #[must_use]
     pub fn with_progress(mut self, progress: impl Fn(u64, u64) -> ControlFlow<()> + Send + Sync + 'static) -> Self {
         let read = self.shapes.iter().filter(|(name, _)| !never_read(name));
@@ -249,8 +249,8 @@ impl Weights {
     /// A tensor of the network as float32 on the CPU, in the shape that [`tensor_shapes`] gives.
     ///
     /// # Errors
-    /// [`CheckpointError::Unknown`] for a name that the network does not have, [`CheckpointError::Stopped`] when the
-    /// function that follows the progress says so.
+    /// [`CheckpointError::Unknown`] for a name that the network does not have, [`CheckpointError::Memory`] for a tensor that does not
+    /// fit in memory, [`CheckpointError::Stopped`] when the progress function breaks.
     pub fn get(&self, name: &str) -> Result<Tensor, CheckpointError> {
         let unknown = || CheckpointError::Unknown { name: name.into() };
         let shape = self.shapes.get(name).ok_or_else(unknown)?;
@@ -279,8 +279,8 @@ impl Weights {
     /// file appears when it is complete and replaces one that was there; after an error nothing is left of it.
     ///
     /// # Errors
-    /// [`CheckpointError::Write`] when the system refuses, [`CheckpointError::Overflow`] when a number is too large
-    /// for the type, [`CheckpointError::Stopped`] when the function that follows the progress says so.
+    /// [`CheckpointError::Write`] when the system refuses, [`CheckpointError::Overflow`] when a value is too large
+    /// for the dtype, [`CheckpointError::Stopped`] when the progress function breaks.
     pub fn write(&self, path: &Path, float: FloatType) -> Result<(), CheckpointError> {
         let mut writer = Writer::create(path, &self.config.to_json(), &self.shapes, float)?;
         for (name, shape) in &self.shapes {

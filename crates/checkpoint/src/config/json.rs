@@ -1,4 +1,4 @@
-//! Configurations in JSON: what is wrong with one is said in the words of JSON and names the key.
+//! Reading configurations in JSON. Errors name the key, and describe the value in terms of JSON.
 
 use super::{Config, ConfigError};
 use crate::{CheckpointError, open_regular};
@@ -11,7 +11,7 @@ use std::fmt;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// The longest configuration file. A thousandth of it is enough; a checkpoint taken for a configuration is far longer.
+/// The longest configuration file, in bytes. Real ones take a thousandth of it; a checkpoint given by mistake is far longer.
 const LONGEST_FILE: u64 = 1 << 20;
 
 /// Characters of a wrong value that are shown.
@@ -24,8 +24,8 @@ impl Config {
     /// Reads and validates a configuration.
     ///
     /// # Errors
-    /// Text that is not a JSON object, a key that no configuration has or that is there twice, a value that its key
-    /// cannot have, and what [`Config::validate`] finds.
+    /// Text that is not a JSON object, an unknown key, a key that occurs twice, a value of the wrong type, and what
+    /// [`Config::validate`] finds.
     pub fn from_json(text: &str) -> Result<Self, ConfigError> {
         let published = published();
         let mut found = Found::default();
@@ -58,7 +58,7 @@ impl Config {
     }
 }
 
-/// The entries of a configuration, as far as they are right, and what is wrong with the first that is not.
+/// The valid entries of a configuration, and the error of the first invalid one.
 #[derive(Default)]
 struct Found {
     object: Map<String, Value>,
@@ -107,7 +107,7 @@ fn read_text(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// The published configuration: its keys are all that there are, its values show what each key holds.
+/// The published configuration. It has all keys, and its values show the type of each.
 fn published() -> Map<String, Value> {
     match serde_json::to_value(Config::full()) {
         Ok(Value::Object(object)) => object,
@@ -115,7 +115,7 @@ fn published() -> Map<String, Value> {
     }
 }
 
-/// What `found` should be, where it is not of the kind of the published value.
+/// What `found` should be, if it does not have the type of the published value.
 fn expected(published: &Value, found: &Value) -> Option<&'static str> {
     let four = |numbers: &Vec<Value>| numbers.len() == 4 && numbers.iter().all(Value::is_u64);
     let (fits, expected) = match published {
@@ -139,7 +139,7 @@ fn shortened(text: &str) -> String {
 /// The known key that `key` is probably meant to be: it differs by few insertions, deletions and replacements (Levenshtein 1966).
 /// Capitals count as small letters, and `-` as `_`.
 fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a String>) -> Option<String> {
-    // Longer keys are none that somebody misspelt.
+    // Longer keys are not spelling mistakes.
     if key.len() > LONGEST_VALUE {
         return None;
     }
@@ -148,8 +148,8 @@ fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a String>) -> Option<Str
     (distance <= 1 + name.len() / 4).then(|| name.clone())
 }
 
-/// Calls a function with the keys of an object and the texts of their values, in their order and each as often as it is there.
-/// Nothing is kept of them, since the values of a hostile text would take a hundred times its bytes.
+/// Calls a function with each key of an object and the text of its value, in order, repeated keys included. Values are not parsed
+/// into memory, since the values of a hostile text would take a hundred times its bytes.
 fn for_each_entry<'a>(text: &'a str, function: impl FnMut(Cow<'a, str>, &'a str)) -> Result<(), ConfigError> {
     serde_json::from_str::<IgnoredAny>(text)?;
     let kind = match text.trim_ascii_start().bytes().next() {
