@@ -237,10 +237,12 @@ inline bool workspace_kept(const Built &b) {
     CHECK(cudaMemcpy(after.data(), b.a.workspace + periplus_paged_attention_workspace(&b.a), after.size(), cudaMemcpyDeviceToHost));
     return std::all_of(after.begin(), after.end(), [](char byte) { return byte == (char)0xFF; });
 }
-// A running float32 sum of n terms has n rounding errors of half a unit in the last place, with random signs.
+// A running float32 sum of n terms has n rounding errors of half a unit in the last place, with random signs. Float32
+// bounds are at most five times the worst error measured (contiguous 2.5e-7, surge 3e-6, others 0.3 of the bound).
 inline double tolerance(const Case &c) {
     if (c.dtype != DTYPE_F32) return c.dtype == DTYPE_F16 ? 8e-4 : 5e-3;
-    return c.surge != 1.f ? 1e-4 : 2e-6 + 6e-8 * std::sqrt((double)c.keys());
+    if (c.contiguous) return 1.2e-6;
+    return c.surge != 1.f ? 1.4e-5 : 2e-6 + 6e-8 * std::sqrt((double)c.keys());
 }
 // Errors cancel less in one row than over all rows. Also, large scores make large errors of softmax weights, which
 // matters most in float32, where there is no other large error.
