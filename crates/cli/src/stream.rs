@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use periplus::checkpoint::FloatType;
 use periplus::device::main_memory_holds;
-use periplus::frames::{FolderOptions, FolderSource, OnBadFrame, Order, Preprocess, Resize, Source, globset};
+use periplus::frames::{FolderOptions, FolderSource, OnBadFrame, Order, Preprocess, Resize, SampleBits, Source, globset};
 use periplus::{
     Config, Device, Engine, Frame, FrameOutput, Keyframes, Outputs, Raster, Session, SessionConfig, keyframe_interval,
 };
@@ -79,6 +79,9 @@ struct ClipOptions {
     /// Leave out N pictures at the start
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = from_zero::<usize>)]
     skip: usize,
+    /// Bits that 16-bit pictures really use, from 8 to 16: with 12, 4095 is white; auto takes as many as the first picture needs
+    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = sample_bits)]
+    sample_bits: Bits,
     /// What to do about a picture that cannot be read or is of another size than the first
     #[arg(long, value_enum, default_value = "stop")]
     on_bad_frame: BadFrame,
@@ -102,6 +105,17 @@ enum NameOrder {
 
 fn rate(text: &str) -> Result<f64, String> {
     measure(text).ok().filter(|rate| *rate > 0.0).ok_or_else(|| "give a number above 0".into())
+}
+
+/// `None` is for as many as the first picture needs.
+type Bits = Option<SampleBits>;
+
+fn sample_bits(text: &str) -> Result<Bits, String> {
+    if text == "auto" {
+        return Ok(None);
+    }
+    let bits = text.parse().ok().and_then(SampleBits::new);
+    bits.map(Some).ok_or_else(|| "give a whole number from 8 to 16, or auto".into())
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -335,6 +349,7 @@ impl ClipOptions {
             skip: self.skip,
             stride: self.stride,
             first: self.first,
+            sample_bits: self.sample_bits,
             on_bad_frame: match self.on_bad_frame {
                 BadFrame::Stop => OnBadFrame::Stop,
                 BadFrame::Skip => OnBadFrame::Skip,

@@ -58,7 +58,7 @@ pub enum PictureError {
         advice: &'static str,
     },
     /// A known format in a variety that is not read.
-    #[error("this kind of picture is not supported, convert it to 8-bit PNG or JPEG: {0}")]
+    #[error("this picture, {0}, is not supported: convert it to 8-bit PNG or JPEG")]
     Unsupported(String),
     /// The decoder gave up.
     #[error("the picture cannot be decoded, the file is damaged or cut short: {0}")]

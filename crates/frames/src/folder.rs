@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::{any::Any, fmt, thread};
+use std::{any::Any, fmt, mem, thread};
 
 use globset::Glob;
 use periplus_geometry::Timestamp;
@@ -16,7 +16,7 @@ use crate::order::suited_order;
 use crate::read_ahead::ReadAhead;
 use crate::{
     FolderError, Frame, FrameCause, FrameError, MAX_PICTURE_BYTES, Order, PictureError, PictureWarning, Preprocess,
-    Source, decode_with_warnings, timestamp_of_name,
+    SampleBits, Source, decode_with_warnings, timestamp_of_name, used_sample_bits,
 };
 
 /// The extensions, in any case, of the files that are taken for frames.
@@ -65,6 +65,8 @@ pub struct FolderOptions {
     pub stride: NonZeroUsize,
     /// Take at most so many.
     pub first: Option<NonZeroUsize>,
+    /// The bits that samples of 16-bit pictures use; `None` for as many as the first picture needs. All frames get one scale.
+    pub sample_bits: Option<SampleBits>,
     /// What to do about bad ones.
     pub on_bad_frame: OnBadFrame,
 }
@@ -78,6 +80,7 @@ impl Default for FolderOptions {
             skip: 0,
             stride: NonZeroUsize::MIN,
             first: None,
+            sample_bits: None,
             on_bad_frame: OnBadFrame::Stop,
         }
     }
@@ -103,6 +106,8 @@ pub enum FolderWarning {
         /// How the names of either kind end.
         endings: [String; 2],
     },
+    /// The first picture has samples of 16 bits that use only so many; all frames are read so.
+    SampleBits(SampleBits),
 }
 
 impl fmt::Display for FolderWarning {
@@ -120,6 +125,13 @@ impl fmt::Display for FolderWarning {
                 f,
                 "the number in {name} is read as seconds with a fraction; read as seconds and nanoseconds, the order would be \
                  another: rename the pictures, or choose the natural order, if that is what it means"
+            ),
+            Self::SampleBits(bits) => write!(
+                f,
+                "the first picture has samples of 16 bits that use only {}: {} is taken for white in all frames; say how many bits \
+                 they use, if that is wrong",
+                bits.bits(),
+                (1_u32 << bits.bits()) - 1
             ),
             Self::TwoKinds { endings: [one, other] } => write!(
                 f,
@@ -144,7 +156,7 @@ pub struct FolderSource {
     on_bad_frame: OnBadFrame,
     warnings: Vec<FolderWarning>,
     /// Of each kind, the first picture and how many there are.
-    picture_warnings: BTreeMap<PictureWarning, (String, usize)>,
+    picture_warnings: Vec<(PictureWarning, String, usize)>,
     skipped: Vec<FrameError>,
     skipped_count: usize,
 }
@@ -161,6 +173,17 @@ impl FolderSource {
     ) -> Result<Self, FolderError> {
         let (paths, warnings) = frame_paths(folder.as_ref(), options)?;
         let paths: Arc<[PathBuf]> = paths.into();
+        let bits = options.sample_bits.unwrap_or_else(|| {
+            paths
+                .first()
+                .and_then(|path| contents(path).ok())
+                .and_then(|contents| used_sample_bits(&contents))
+                .unwrap_or_default()
+        });
+        let mut warnings = warnings;
+        if options.sample_bits.is_none() && bits != SampleBits::ALL {
+            warnings.push(FolderWarning::SampleBits(bits));
+        }
         let seconds = options.frames_per_second.map(|rate| move |number: usize| number as f64 / rate);
         let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get).min(MAX_THREADS);
         let load = {
@@ -172,7 +195,7 @@ impl FolderSource {
                     Some(seconds) => Timestamp::from_seconds(seconds(number)),
                     None => path.file_name().and_then(|name| timestamp_of_name(&name.to_string_lossy())),
                 };
-                load(path, number, timestamp, &preprocess)
+                load(path, number, timestamp, &preprocess, bits)
             }
         };
         // Twice the threads: each may have one picture waiting while it makes the next.
@@ -185,7 +208,7 @@ impl FolderSource {
             size: None,
             on_bad_frame,
             warnings,
-            picture_warnings: BTreeMap::new(),
+            picture_warnings: Vec::new(),
             skipped: Vec::new(),
             skipped_count: 0,
         })
@@ -205,7 +228,11 @@ impl FolderSource {
     /// Counts what is odd about a picture.
     fn note(&mut self, name: &str, warnings: &[PictureWarning]) {
         for &warning in warnings {
-            self.picture_warnings.entry(warning).or_insert_with(|| (name.to_owned(), 0)).1 += 1;
+            let kind = mem::discriminant(&warning);
+            match self.picture_warnings.iter_mut().find(|(other, ..)| mem::discriminant(other) == kind) {
+                Some((.., count)) => *count += 1,
+                None => self.picture_warnings.push((warning, name.to_owned(), 1)),
+            }
         }
     }
 
@@ -265,7 +292,7 @@ impl Source for FolderSource {
     }
 
     fn picture_warnings(&self) -> Vec<(PictureWarning, String, usize)> {
-        self.picture_warnings.iter().map(|(&warning, (name, count))| (warning, name.clone(), *count)).collect()
+        self.picture_warnings.clone()
     }
 }
 
@@ -279,7 +306,16 @@ fn load(
     number: usize,
     timestamp: Option<Timestamp>,
     preprocess: &Preprocess,
+    bits: SampleBits,
 ) -> Result<Loaded, FrameCause> {
+    let (picture, warnings) = decode_with_warnings(&contents(path)?, bits)?;
+    let (pixels, viewport) = preprocess.apply(&picture)?;
+    let name = path.file_name().map(|name| name.to_string_lossy().into());
+    Ok((Frame { number, name, timestamp, viewport, pixels: Arc::new(pixels) }, warnings))
+}
+
+/// What is in the file of a picture.
+fn contents(path: &Path) -> Result<Vec<u8>, FrameCause> {
     // Opening a named pipe would wait for somebody to write to it.
     if !fs::metadata(path)?.is_file() {
         return Err(FrameCause::NotRegular);
@@ -289,10 +325,7 @@ fn load(
     if contents.len() as u64 > MAX_PICTURE_BYTES {
         return Err(PictureError::FileTooLarge.into());
     }
-    let (picture, warnings) = decode_with_warnings(&contents)?;
-    let (pixels, viewport) = preprocess.apply(&picture)?;
-    let name = path.file_name().map(|name| name.to_string_lossy().into());
-    Ok((Frame { number, name, timestamp, viewport, pixels: Arc::new(pixels) }, warnings))
+    Ok(contents)
 }
 
 fn frame_paths(folder: &Path, options: &FolderOptions) -> Result<(Vec<PathBuf>, Vec<FolderWarning>), FolderError> {

@@ -14,7 +14,7 @@ mod resample;
 mod source;
 mod timestamps;
 
-pub use decode::{MAX_PICTURE_BYTES, PictureWarning, decode, decode_with_warnings};
+pub use decode::{MAX_PICTURE_BYTES, PictureWarning, SampleBits, decode, decode_with_warnings, used_sample_bits};
 pub use error::{FolderError, FrameCause, FrameError, ImageSizeError, PictureError};
 pub use folder::{FolderOptions, FolderSource, FolderWarning, OnBadFrame};
 pub use globset;

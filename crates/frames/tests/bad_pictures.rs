@@ -78,7 +78,7 @@ fn a_picture_too_large_to_decode() {
 #[test]
 fn kinds_that_are_not_read() {
     let error = decode(&data("float.tif")).unwrap_err();
-    assert!(error.to_string().ends_with("samples are floating-point numbers"), "{error}");
+    assert!(error.to_string().contains("a TIFF of floating-point samples, is not supported"), "{error}");
     let error = decode(&data("rgb.gif")).unwrap_err();
     assert_eq!(error.to_string(), "the file is a GIF picture: convert it to JPEG or PNG");
 }
@@ -233,7 +233,7 @@ fn other_files_are_named_for_what_they_are() {
     };
     for (contents, what) in [(header(0xC3, 8), "a lossless JPEG"), (header(0xC1, 12), "a JPEG of 12 bits")] {
         let message = decode(&contents).unwrap_err().to_string();
-        assert!(message.contains("not supported") && message.ends_with(what), "{message}");
+        assert!(message.contains(&format!("this picture, {what}, is not supported")), "{message}");
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use image::{ImageFormat, Rgb, RgbImage};
 use periplus_frames::{
     FolderError, FolderOptions, FolderSource, FolderWarning, Frame, FrameCause, OnBadFrame, Order, PictureError,
-    Preprocess, Resize, Source, globset,
+    Preprocess, Resize, SampleBits, Source, globset,
 };
 use tempfile::TempDir;
 
@@ -241,4 +241,25 @@ fn names_choose_order_times_and_kinds() {
     make(&["1.HEIC", "2.HEIC"]);
     let error = FolderSource::open(folder.path(), &FolderOptions::default(), preprocess).err().unwrap().to_string();
     assert!(error.contains("only 2 .heic, to be converted"), "{error}");
+}
+
+/// The first picture decides for all, so that a darker one stays darker.
+#[test]
+fn the_bits_of_the_first_picture_scale_all_frames() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, value) in [("0.png", 4000_u16), ("1.png", 1000), ("2.png", 8000)] {
+        let picture = image::ImageBuffer::from_pixel(28, 28, image::Luma([value]));
+        picture.save(folder.path().join(name)).unwrap();
+    }
+    let levels = |sample_bits| {
+        let options = FolderOptions { sample_bits, ..FolderOptions::default() };
+        let mut source = open(folder.path(), &options).unwrap();
+        let warned = source.warnings().len();
+        let levels: Vec<u8> = source.by_ref().map(|frame| frame.unwrap().pixels.values()[0][0]).collect();
+        (levels, warned, source.picture_warnings().len())
+    };
+    // 12 bits: the last picture needs more.
+    assert_eq!(levels(None), (vec![250, 62, 255], 1, 1));
+    assert_eq!(levels(SampleBits::new(13)), (vec![125, 31, 250], 0, 0));
+    assert_eq!(levels(SampleBits::new(16)), (vec![15, 3, 31], 0, 1));
 }

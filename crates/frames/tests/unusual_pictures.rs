@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use periplus_frames::{PictureError, decode};
+use periplus_frames::{PictureError, PictureWarning, SampleBits, decode, decode_with_warnings, used_sample_bits};
 
 fn data(path: &str) -> Vec<u8> {
     std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(path)).unwrap()
@@ -96,10 +96,91 @@ fn tiff_without_compression_has_no_predictor() {
 #[test]
 fn what_a_tiff_has_that_is_not_read_is_named() {
     let said = |tags: &[(u16, u16)]| decode(&tiff(1, 1, 3, tags, &[&[1, 2, 3]])).unwrap_err().to_string();
-    assert!(said(&[(262, 2), (259, 50_000)]).ends_with("a TIFF compressed with Zstandard"));
-    assert!(said(&[(262, 2), (259, 34_925)]).ends_with("a TIFF compressed with LZMA"));
-    assert!(said(&[(262, 8)]).ends_with("a TIFF with L*a*b* colours"));
-    assert!(said(&[(262, 6)]).ends_with("a TIFF with YCbCr colours without JPEG"));
+    for (tags, what) in [
+        (&[(262, 2), (259, 50_000)][..], "a TIFF compressed with Zstandard"),
+        (&[(262, 2), (259, 34_925)], "a TIFF compressed with LZMA"),
+        (&[(262, 1), (259, 3)], "a TIFF compressed with a fax code (CCITT Group 3)"),
+        (&[(262, 8)], "a TIFF with L*a*b* colours"),
+        (&[(262, 6)], "a TIFF with YCbCr colours without JPEG"),
+        (&[(262, 2), (339, 2)], "a TIFF of signed samples"),
+    ] {
+        let message = said(tags);
+        assert_eq!(message, format!("this picture, {what}, is not supported: convert it to 8-bit PNG or JPEG"));
+    }
+}
+
+/// A TIFF of gray of one row, its samples packed as they are given, at the value of `bits`.
+fn gray_tiff(width: u16, bits: u16, row: &[u8]) -> Vec<u8> {
+    let mut contents = tiff(width, 1, 1, &[(262, 1)], &[row]);
+    let entry = contents.windows(4).position(|entry| entry == [2, 1, 3, 0]).unwrap();
+    contents[entry + 8..entry + 12].copy_from_slice(&u32::from(bits).to_le_bytes());
+    contents
+}
+
+/// Packed from the highest bit on, as TIFF 6.0 has it; the high 8 bits are taken.
+#[test]
+fn tiff_gray_of_ten_twelve_and_fourteen_bits() {
+    for bits in [9_u16, 10, 11, 12, 13, 14, 15] {
+        let samples = [0, 1 << (bits - 1), (1 << bits) - 1, 77 << (bits - 8)];
+        let ones: Vec<bool> =
+            samples.iter().flat_map(|sample: &u32| (0..bits).rev().map(move |bit| sample >> bit & 1 == 1)).collect();
+        let byte = |eight: &[bool]| eight.iter().enumerate().fold(0, |byte, (i, &one)| byte | u8::from(one) << (7 - i));
+        let row: Vec<u8> = ones.chunks(8).map(byte).collect();
+        let picture = decode(&gray_tiff(4, bits, &row)).unwrap();
+        assert_eq!(picture.values(), [[0; 3], [128; 3], [255; 3], [77; 3]], "{bits} bits");
+    }
+}
+
+/// Values of 12 bits in 16: dark as they are, bright when said, white where they need more.
+#[test]
+fn samples_that_use_fewer_bits_than_they_have() {
+    let row: Vec<u8> = [0_u16, 2048, 4095, 16].iter().flat_map(|sample| sample.to_le_bytes()).collect();
+    let contents = gray_tiff(4, 16, &row);
+    let twelve = SampleBits::new(12).unwrap();
+    assert_eq!(used_sample_bits(&contents), Some(twelve));
+    let (picture, warnings) = decode_with_warnings(&contents, SampleBits::ALL).unwrap();
+    assert_eq!(picture.values(), [[0; 3], [8; 3], [15; 3], [0; 3]]);
+    assert_eq!(warnings, [PictureWarning::UnusedBits(twelve)]);
+    let (picture, warnings) = decode_with_warnings(&contents, twelve).unwrap();
+    assert_eq!(picture.values(), [[0; 3], [128; 3], [255; 3], [1; 3]]);
+    assert_eq!(warnings, []);
+    let (picture, warnings) = decode_with_warnings(&contents, SampleBits::new(10).unwrap()).unwrap();
+    assert_eq!(picture.values(), [[0; 3], [255; 3], [255; 3], [4; 3]]);
+    assert_eq!(warnings, [PictureWarning::Clipped]);
+    assert_eq!([7, 17].map(SampleBits::new), [None; 2]);
+    // Pictures that use all bits, and those of 8, are as they were.
+    assert_eq!(used_sample_bits(&data("kinds/rgb16.png")), Some(SampleBits::ALL));
+    assert_eq!(used_sample_bits(&data("kinds/gray.bmp")), None);
+}
+
+/// The pages are counted in the warning.
+#[test]
+fn a_tiff_of_several_pages() {
+    let mut contents = tiff(1, 1, 1, &[(262, 1)], &[&[9]]);
+    let directory = u32::from_le_bytes(contents[4..8].try_into().unwrap()) as usize;
+    let page = contents[directory..].to_vec();
+    for _ in 0..2 {
+        // The last four bytes of a directory say where the next one is.
+        let (next, end) = (contents.len() as u32, contents.len() - 4);
+        contents[end..].copy_from_slice(&next.to_le_bytes());
+        contents.extend(&page);
+    }
+    let (picture, warnings) = decode_with_warnings(&contents, SampleBits::ALL).unwrap();
+    assert_eq!((picture.values(), warnings), (&[[9; 3]][..], vec![PictureWarning::Pages(3)]));
+    assert!(PictureWarning::Pages(3).to_string().contains("has 3 pages"));
+}
+
+/// A tile of a million by a million pixels, of which the picture is one.
+#[test]
+fn a_tiff_of_huge_tiles_takes_no_memory() {
+    let mut contents = tiff(1, 1, 1, &[(262, 1), (259, 5), (322, 1), (323, 1)], &[&[0x80, 0x0b, 0x60, 0x50]]);
+    for tag in [322_u16, 323] {
+        let entry = [&tag.to_le_bytes()[..], &[3, 0]].concat();
+        let at = contents.windows(4).position(|bytes| bytes == entry).unwrap();
+        contents[at + 2] = 4;
+        contents[at + 8..at + 12].copy_from_slice(&0x000F_FFF0_u32.to_le_bytes());
+    }
+    assert!(matches!(decode(&contents).unwrap_err(), PictureError::CutShortTiff));
 }
 
 /// Half a progressive picture has scans of full size and one that ends early.

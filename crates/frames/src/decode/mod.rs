@@ -3,6 +3,7 @@
 mod jpeg;
 mod kind;
 mod orientation;
+mod sample_bits;
 mod scans;
 mod tiff;
 
@@ -17,6 +18,7 @@ use periplus_geometry::Raster;
 use crate::PictureError;
 
 use jpeg::Decoding;
+pub use sample_bits::SampleBits;
 
 /// The most that a decoded picture may take: 178 956 970 pixels of 8-bit RGB, which is where Pillow, too, takes a
 /// picture for an attack. It bounds the memory of each thread that decodes.
@@ -26,94 +28,120 @@ pub const MAX_PICTURE_BYTES: u64 = 512 << 20;
 /// upright by its EXIF orientation, as Pillow's `convert("RGB")` gives it:
 ///
 /// - RGBA is blended onto white; gray with alpha and a transparent colour of a palette lose their transparency;
-/// - of 16 bits the high 8 are taken. (For gray, Pillow would clip at 255, which leaves white pictures);
+/// - of 16 bits the high 8 are taken. (For gray, Pillow would clip at 255, which leaves white pictures.) [`decode_with_warnings`] takes
+///   the highest 8 of fewer bits;
 /// - colour profiles are ignored, the first picture of an animation is taken.
 ///
 /// # Errors
 /// If the contents are no whole picture of a kind that is read here, or the picture is over [`MAX_PICTURE_BYTES`].
 pub fn decode(contents: &[u8]) -> Result<Raster<[u8; 3]>, PictureError> {
-    decode_with_warnings(contents).map(|(pixels, _)| pixels)
+    decode_with_warnings(contents, SampleBits::ALL).map(|(pixels, _)| pixels)
 }
 
-/// As [`decode`], with what is odd about the picture.
+/// As [`decode`], with what is odd about the picture. `bits` are those that the samples of a 16-bit picture use.
 ///
 /// # Errors
 /// As [`decode`].
-pub fn decode_with_warnings(contents: &[u8]) -> Result<(Raster<[u8; 3]>, Vec<PictureWarning>), PictureError> {
+pub fn decode_with_warnings(
+    contents: &[u8],
+    bits: SampleBits,
+) -> Result<(Raster<[u8; 3]>, Vec<PictureWarning>), PictureError> {
+    let Read { pixels, pages, largest } = read(contents, bits)?;
     let mut warnings = Vec::new();
-    let pixels = decode_noting(contents, &mut warnings)?;
+    if let Some(largest) = largest {
+        let used = SampleBits::holding(largest);
+        if used.bits() > bits.bits() && u32::from(largest) >> bits.bits() > 0 {
+            warnings.push(PictureWarning::Clipped);
+        } else if bits == SampleBits::ALL && used != bits {
+            warnings.push(PictureWarning::UnusedBits(used));
+        }
+    }
+    if pages > 1 {
+        warnings.push(PictureWarning::Pages(pages));
+    }
     Ok((pixels, warnings))
 }
 
-fn decode_noting(contents: &[u8], warnings: &mut Vec<PictureWarning>) -> Result<Raster<[u8; 3]>, PictureError> {
+/// The bits that the samples of a 16-bit picture use: the least of 8, 10, 12, 14 and 16 that holds the largest of them. `None` for other
+/// pictures, and for what is no picture.
+pub fn used_sample_bits(contents: &[u8]) -> Option<SampleBits> {
+    const PNG_BITS: usize = 24; // where the header of a PNG has the bits of a sample
+    let may_be_wide = match guess_format(contents).ok()? {
+        ImageFormat::Png => contents.get(PNG_BITS) == Some(&16),
+        format => format == ImageFormat::Tiff,
+    };
+    let largest = if may_be_wide { read(contents, SampleBits::ALL).ok()?.largest } else { None };
+    largest.map(SampleBits::holding)
+}
+
+/// A picture as it was read.
+struct Read {
+    pixels: Raster<[u8; 3]>,
+    /// Pages of the file.
+    pages: usize,
+    /// The largest colour sample, if samples have 16 bits.
+    largest: Option<u16>,
+}
+
+fn read(contents: &[u8], bits: SampleBits) -> Result<Read, PictureError> {
     if contents.is_empty() {
         return Err(PictureError::Empty);
     }
     let format = guess_format(contents)?;
-    let upright = |(rgb, width, height)| upright(rgb, width, height, orientation::orientation(contents, format));
-    match format {
+    let (decoded, largest, pages) = match format {
         ImageFormat::Jpeg => {
             if !jpeg::is_whole(contents) {
                 return Err(PictureError::CutShort);
             }
             let (decoded, complete) = match jpeg::examine(contents)? {
-                Decoding::Usual(contents) => (decode_as(&contents, format)?, scans::are_complete(&contents)),
+                Decoding::Usual(contents) => (decode_as(&contents, format, bits)?.0, scans::are_complete(&contents)),
                 Decoding::Unusual(contents) => (jpeg::decode_unusual(&contents)?, scans::are_complete(&contents)),
             };
             // Decoders fill what is missing of a scan with one colour, also where an end marker follows.
             if !complete {
                 return Err(PictureError::CutShort);
             }
-            Ok(upright(decoded))
+            (decoded, None, 1)
         }
-        ImageFormat::Tiff => match tiff::decode(contents)? {
-            Some((decoded, pages, bits)) => {
-                if pages > 1 {
-                    warnings.push(PictureWarning::Pages);
-                }
-                note_dark(&decoded.0, bits == 16, warnings);
-                Ok(upright(decoded))
-            }
-            None => Ok(upright(decode_as(contents, format)?)),
-        },
+        ImageFormat::Tiff => tiff::decode(contents, bits)?,
         _ => {
-            let decoded = decode_as(contents, format)?;
-            let is_gray = |color| matches!(color, ColorType::L16 | ColorType::La16);
-            let wide = format == ImageFormat::Png && is_gray(decoder(contents, format)?.color_type());
-            note_dark(&decoded.0, wide, warnings);
-            Ok(upright(decoded))
+            let (decoded, largest) = decode_as(contents, format, bits)?;
+            (decoded, largest, 1)
         }
-    }
+    };
+    let (rgb, width, height) = decoded;
+    let pixels = upright(rgb, width, height, orientation::orientation(contents, format));
+    Ok(Read { pixels, pages, largest })
 }
 
 /// What is odd about a picture. None of it stops the clip.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PictureWarning {
-    /// Gray of 16 bits of which the upper ones are not used: the picture is nearly black.
-    DarkGray16,
-    /// A TIFF of several pages, of which one is taken.
-    Pages,
+    /// Samples of 16 bits of which only so many are used, the low ones: the picture is dark.
+    UnusedBits(SampleBits),
+    /// Samples that need more bits than they were said to use.
+    Clipped,
+    /// A TIFF of so many pages, of which one is taken.
+    Pages(usize),
 }
 
 impl fmt::Display for PictureWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::DarkGray16 => {
-                "the gray values have 16 bits and use only the low ones (12 or 14, perhaps), so the picture is dark: scale them to 16 bits"
+        match self {
+            Self::UnusedBits(used) => write!(
+                f,
+                "the samples have 16 bits and use only the lowest {}, so the picture is dark: say how many bits they use, or scale \
+                 them to 16 bits",
+                used.bits()
+            ),
+            Self::Clipped => f.write_str(
+                "some samples need more bits than the samples of the clip are said to use and become white: choose more bits",
+            ),
+            Self::Pages(pages) => {
+                write!(f, "the TIFF has {pages} pages and only the first is taken: write each page to a file of its own")
             }
-            Self::Pages => "the TIFF has several pages and only the first is taken: write each page to a file of its own",
-        })
-    }
-}
-
-/// High bytes below this are those of at most 14 bits in 16.
-const DARK: u8 = 64;
-
-/// Notes gray of 16 bits whose high bytes are all small.
-fn note_dark(pixels: &[[u8; 3]], gray16: bool, warnings: &mut Vec<PictureWarning>) {
-    if gray16 && pixels.iter().all(|pixel| pixel[0] < DARK) {
-        warnings.push(PictureWarning::DarkGray16);
+        }
     }
 }
 
@@ -153,12 +181,13 @@ fn check_bytes(width: u32, height: u32, bytes_per_pixel: u8) -> Result<(), Pictu
     if bytes > MAX_PICTURE_BYTES { Err(PictureError::TooLarge { width, height, bytes }) } else { Ok(()) }
 }
 
-/// Decodes by the `image` crate.
-fn decode_as(contents: &[u8], format: ImageFormat) -> Result<Decoded, PictureError> {
+/// Decodes by the `image` crate; with the largest colour sample, if samples have 16 bits.
+fn decode_as(contents: &[u8], format: ImageFormat, bits: SampleBits) -> Result<(Decoded, Option<u16>), PictureError> {
     let decoder = decoder(contents, format)?;
     let (width, height) = decoder.dimensions();
     let color = decoder.color_type();
     check_bytes(width, height, color.bytes_per_pixel())?;
+    let mut largest = None;
     let rgb = if color == ColorType::Rgb8 {
         let mut rgb = vec![[0; 3]; width as usize * height as usize];
         decoder.read_image(rgb.as_flattened_mut()).map_err(|error| picture_error(&error, format))?;
@@ -166,9 +195,19 @@ fn decode_as(contents: &[u8], format: ImageFormat) -> Result<Decoded, PictureErr
     } else {
         let mut samples = vec![0; decoder.total_bytes() as usize];
         decoder.read_image(&mut samples).map_err(|error| picture_error(&error, format))?;
-        to_rgb(samples, color, has_alpha_channel(contents, format))?
+        let colours = match color {
+            ColorType::L16 => Some((1, 1)),
+            ColorType::La16 => Some((1, 2)),
+            ColorType::Rgb16 => Some((3, 3)),
+            ColorType::Rgba16 => Some((3, 4)),
+            _ => None,
+        };
+        if let Some((colours, channels)) = colours {
+            (samples, largest) = to_bytes(&samples, colours, channels, bits);
+        }
+        to_rgb(&samples, color, has_alpha_channel(contents, format))?
     };
-    Ok((rgb, width as usize, height as usize))
+    Ok(((rgb, width as usize, height as usize), largest))
 }
 
 /// A sentence of our own: those of decoders may hold Rust debug text.
@@ -182,7 +221,7 @@ fn picture_error(error: &ImageError, format: ImageFormat) -> PictureError {
     };
     match error {
         ImageError::Unsupported(what) => PictureError::Unsupported(plain(what)),
-        ImageError::Limits(_) => PictureError::Unsupported(format!("this {name} needs too much memory")),
+        ImageError::Limits(_) => PictureError::Unsupported(format!("a {name} that needs too much memory")),
         ImageError::IoError(error) if error.kind() == ErrorKind::UnexpectedEof => {
             PictureError::Damaged(format!("the {name} data ends too early"))
         }
@@ -193,7 +232,7 @@ fn picture_error(error: &ImageError, format: ImageFormat) -> PictureError {
 /// What is not supported, without the names of Rust types that decoders put into their messages.
 fn plain(what: &UnsupportedError) -> String {
     match what.kind() {
-        UnsupportedErrorKind::Color(color) => format!("{} bits per pixel", bits_per_pixel(color)),
+        UnsupportedErrorKind::Color(color) => format!("of {} bits per pixel", bits_per_pixel(color)),
         _ => "an unusual variety of the format".into(),
     }
 }
@@ -213,10 +252,9 @@ fn has_alpha_channel(contents: &[u8], format: ImageFormat) -> bool {
     format != ImageFormat::Png || matches!(contents.get(25), Some(&(GRAY_ALPHA | RGBA)))
 }
 
-fn to_rgb(samples: Vec<u8>, color: ColorType, alpha_channel: bool) -> Result<Vec<[u8; 3]>, PictureError> {
+/// The samples of 8 bits as RGB.
+fn to_rgb(samples: &[u8], color: ColorType, alpha_channel: bool) -> Result<Vec<[u8; 3]>, PictureError> {
     let gray = |&value: &u8| [value; 3];
-    let wide = matches!(color, ColorType::L16 | ColorType::La16 | ColorType::Rgb16 | ColorType::Rgba16);
-    let samples = if wide { high_bytes(&samples) } else { samples };
     Ok(match color {
         ColorType::L8 | ColorType::L16 => samples.iter().map(gray).collect(),
         // Pillow has no mode for 16-bit gray with alpha and opens it as RGBA, which is blended.
@@ -231,13 +269,24 @@ fn to_rgb(samples: Vec<u8>, color: ColorType, alpha_channel: bool) -> Result<Vec
             samples.as_chunks().0.iter().map(|&[red, green, blue, _]| [red, green, blue]).collect()
         }
         ColorType::Rgb8 | ColorType::Rgb16 => samples.as_chunks().0.to_vec(),
-        _ => return Err(PictureError::Unsupported("samples are floating-point numbers".into())),
+        _ => return Err(PictureError::Unsupported("with floating-point samples".into())),
     })
 }
 
-/// The high bytes of 16-bit samples in the machine's order.
-fn high_bytes(samples: &[u8]) -> Vec<u8> {
-    samples.as_chunks().0.iter().map(|&sample| (u16::from_ne_bytes(sample) >> 8) as u8).collect()
+/// Samples of 16 bits in the machine's order as bytes, and the largest that is a colour: the first `colours` of each `channels`. Opacity
+/// always has 16 bits.
+fn to_bytes(samples: &[u8], colours: usize, channels: usize, bits: SampleBits) -> (Vec<u8>, Option<u16>) {
+    let mut largest = 0;
+    let pairs = samples.as_chunks().0.iter().enumerate();
+    let bytes = pairs.map(|(at, &sample)| {
+        let sample = u16::from_ne_bytes(sample);
+        if at % channels >= colours {
+            return SampleBits::ALL.byte(sample);
+        }
+        largest = largest.max(sample);
+        bits.byte(sample)
+    });
+    (bytes.collect(), Some(largest))
 }
 
 /// A pixel of RGBA over white, rounded as Pillow's `alpha_composite` rounds over an opaque colour.

@@ -10,7 +10,7 @@ use flate2::read::ZlibDecoder;
 
 use super::kind::DEVELOP;
 use super::orientation::xmp_orientation;
-use super::{Decoded, check_bytes, decode_as, divided_by_alpha, from_cmyk, jpeg, onto_white};
+use super::{Decoded, SampleBits, check_bytes, decode_as, divided_by_alpha, from_cmyk, jpeg, onto_white};
 use crate::PictureError;
 
 /// Tags of a directory.
@@ -206,25 +206,35 @@ fn raw_kind(reader: &Reader) -> Option<&'static str> {
     Some(kind.map_or("a camera's raw picture", |&(_, kind)| kind))
 }
 
-/// The first page that is no preview, the number of pages, and the bits of a gray value; `None` where the decoder of the `image` crate is to read it.
-pub(super) fn decode(contents: &[u8]) -> Result<Option<(Decoded, usize, usize)>, PictureError> {
-    let Some(reader) = Reader::new(contents) else { return Ok(None) };
+/// The first page that is no preview, the largest colour sample, if samples have 16 bits, and the number of pages.
+pub(super) fn decode(contents: &[u8], bits: SampleBits) -> Result<(Decoded, Option<u16>, usize), PictureError> {
+    let by_other = || decode_as(contents, image::ImageFormat::Tiff, bits);
+    let found = Reader::new(contents).zip(pages(contents));
+    let Some((reader, (pages, directory))) = found else { return by_other().map(|(page, most)| (page, most, 1)) };
     if let Some(kind) = raw_kind(&reader) {
         return Err(PictureError::OtherKind { kind, advice: DEVELOP });
     }
-    let Some((pages, directory)) = pages(contents) else { return Ok(None) };
-    if reader.values(directory, tag::SAMPLE_FORMAT).is_some_and(|formats| formats.contains(&3)) {
-        return Err(PictureError::Unsupported("samples are floating-point numbers".into()));
+    let formats = reader.values(directory, tag::SAMPLE_FORMAT).unwrap_or_default();
+    if let Some(what) = formats.iter().find_map(|format| match format {
+        2 => Some("a TIFF of signed samples"),
+        3 => Some("a TIFF of floating-point samples"),
+        5 | 6 => Some("a TIFF of complex samples"),
+        _ => None,
+    }) {
+        return Err(PictureError::Unsupported(what.into()));
     }
     let Some(page) = Page::read(&reader, directory) else {
-        return unread(&reader, directory).map_or(Ok(None), |what| Err(PictureError::Unsupported(what)));
+        if let Some(what) = unread(&reader, directory) {
+            return Err(PictureError::Unsupported(what));
+        }
+        return by_other().map(|(page, most)| (page, most, pages));
     };
     check_bytes(page.width as u32, page.height as u32, (page.samples * page.bits.div_ceil(8)).min(255) as u8)?;
     if page.width == 0 || page.height == 0 {
         return Err(PictureError::NoPixels { width: page.width as u32, height: page.height as u32 });
     }
-    let bits = if page.photometric <= 1 { page.bits } else { 8 };
-    Ok(Some((page.decode(&reader)?, pages, bits)))
+    let (decoded, largest) = page.decode(&reader, bits)?;
+    Ok((decoded, largest, pages))
 }
 
 /// The orientation by the tag of the page that is decoded, else by its XMP.
@@ -242,6 +252,8 @@ fn unread(reader: &Reader, page: usize) -> Option<String> {
     let value = |tag, default| reader.value(page, tag).unwrap_or(default);
     let bits = reader.value(page, tag::BITS).unwrap_or(1);
     let compression = match value(tag::COMPRESSION, 1) {
+        2 => Some("a fax code (CCITT modified Huffman)"),
+        3 => Some("a fax code (CCITT Group 3)"),
         6 => Some("old-style JPEG"),
         33_003 | 33_005 | 34_712 => Some("JPEG 2000"),
         34_887 => Some("LERC"),
@@ -252,6 +264,7 @@ fn unread(reader: &Reader, page: usize) -> Option<String> {
         _ => None,
     };
     let colours = match value(tag::PHOTOMETRIC, 1) {
+        4 => Some("a transparency mask instead of colours"),
         6 => Some("YCbCr colours without JPEG"),
         8..=10 => Some("L*a*b* colours"),
         _ => None,
@@ -284,7 +297,7 @@ impl Page {
             6 if compression == 7 => 3,
             _ => return None,
         };
-        let known = matches!(bits, 1 | 2 | 4 | 8 | 12 | 16)
+        let known = (1..=16).contains(&bits)
             && all_bits.iter().all(|&other| other as usize == bits)
             && matches!(compression, 1 | 5 | 7 | 8 | 32773 | 32946)
             && (colours..=colours + MOST_EXTRA_SAMPLES).contains(&samples)
@@ -332,7 +345,7 @@ impl Page {
         })
     }
 
-    fn decode(&self, reader: &Reader) -> Result<Decoded, PictureError> {
+    fn decode(&self, reader: &Reader, bits: SampleBits) -> Result<(Decoded, Option<u16>), PictureError> {
         let damaged = || PictureError::CutShortTiff;
         let [chunk_width, chunk_height] = self.chunk;
         let (across, down) = (self.width.div_ceil(chunk_width), self.height.div_ceil(chunk_height));
@@ -368,7 +381,9 @@ impl Page {
                 }
             }
         }
-        Ok((self.rgb(&samples, as_rgb), self.width, self.height))
+        // Ink of 16 bits has all of them.
+        let largest = (self.bits == 16 && self.photometric <= 2).then(|| self.largest(&samples));
+        Ok(((self.rgb(&samples, as_rgb, bits), self.width, self.height), largest))
     }
 
     /// The samples of a strip or tile, of `rows` rows.
@@ -376,6 +391,11 @@ impl Page {
         let row_samples = self.chunk[0] * per_pixel;
         let row_bytes = (row_samples * self.bits).div_ceil(8);
         let expected = row_bytes * rows;
+        if expected as u64 > crate::MAX_PICTURE_BYTES {
+            return None;
+        }
+        // No compression makes data twice as long: strips that claim more, the whole file say, are not read over and over.
+        let data = &data[..data.len().min(2 * expected + 1024)];
         let reversed: Vec<u8>;
         let data = if self.reversed {
             reversed = data.iter().map(|byte| byte.reverse_bits()).collect();
@@ -432,7 +452,7 @@ impl Page {
         }
         joined.extend(rest);
         let (rgb, width, _) = match jpeg::examine(&joined)? {
-            jpeg::Decoding::Usual(contents) => decode_as(&contents, image::ImageFormat::Jpeg)?,
+            jpeg::Decoding::Usual(contents) => decode_as(&contents, image::ImageFormat::Jpeg, SampleBits::ALL)?.0,
             jpeg::Decoding::Unusual(contents) => jpeg::decode_unusual(&contents)?,
         };
         let values = match per_pixel {
@@ -443,15 +463,22 @@ impl Page {
         Ok((values, width, per_pixel == 3))
     }
 
-    /// As Pillow makes 8-bit RGB of them.
-    fn rgb(&self, samples: &[u16], as_rgb: bool) -> Vec<[u8; 3]> {
+    /// The largest sample that is a colour.
+    fn largest(&self, samples: &[u16]) -> u16 {
+        let colours = if self.photometric == 2 { 3 } else { 1 };
+        samples.chunks_exact(self.samples).flat_map(|pixel| &pixel[..colours]).copied().max().unwrap_or(0)
+    }
+
+    /// As Pillow makes 8-bit RGB of them, `bits` of 16 being used.
+    fn rgb(&self, samples: &[u16], as_rgb: bool, bits: SampleBits) -> Vec<[u8; 3]> {
         let most = (1_u32 << self.bits) - 1;
         let byte = |value: u16| match self.bits {
             8 => value as u8,
             // Of more bits, the high 8.
-            12 | 16 => (value >> (self.bits - 8)) as u8,
+            9..=16 => (value >> (self.bits - 8)) as u8,
             _ => (u32::from(value) * 255 / most) as u8,
         };
+        let colour = |value: u16| if self.bits == 16 { bits.byte(value) } else { byte(value) };
         let map = |value: u16| {
             let size = self.color_map.len() / 3;
             let entry = |colour: usize| self.color_map.get(colour * size + usize::from(value)).copied().unwrap_or(0);
@@ -460,15 +487,15 @@ impl Page {
         samples
             .chunks_exact(self.samples)
             .map(|pixel| match self.photometric {
-                0 => [!byte(pixel[0]); 3],
-                1 => [byte(pixel[0]); 3],
+                0 => [!colour(pixel[0]); 3],
+                1 => [colour(pixel[0]); 3],
                 3 => map(pixel[0]),
                 5 => from_cmyk([0, 1, 2, 3].map(|ink| byte(pixel[ink]))),
                 _ if self.alpha != Alpha::None && !as_rgb => {
-                    let pixel = [0, 1, 2, 3].map(|sample| byte(pixel[sample]));
+                    let pixel = [colour(pixel[0]), colour(pixel[1]), colour(pixel[2]), byte(pixel[3])];
                     onto_white(if self.alpha == Alpha::Multiplied { divided_by_alpha(pixel) } else { pixel })
                 }
-                _ => [byte(pixel[0]), byte(pixel[1]), byte(pixel[2])],
+                _ => [colour(pixel[0]), colour(pixel[1]), colour(pixel[2])],
             })
             .collect()
     }
