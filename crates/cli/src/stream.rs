@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use periplus::checkpoint::FloatType;
 use periplus::device::main_memory_holds;
-use periplus::frames::{FolderOptions, FolderSource, OnBadFrame, Order, Preprocess, Resize, SampleBits, Source, globset};
+use periplus::frames::{
+    FolderOptions, FolderSource, OnBadFrame, Order, Preprocess, Resize, SampleBits, Source, TimestampList, globset,
+};
 use periplus::{
     Config, Device, Engine, Frame, FrameOutput, Keyframes, Outputs, Raster, Session, SessionConfig, keyframe_interval,
 };
@@ -70,6 +72,10 @@ struct ClipOptions {
     /// Frames per second, for timestamps [default: the times in the names, if they are times]
     #[arg(long, value_name = "RATE", value_parser = rate)]
     fps: Option<f64>,
+    /// Text file with the times of the pictures: `seconds name` (TUM) or `nanoseconds,name` in each line, or one time for each
+    /// picture
+    #[arg(long, value_name = "FILE", conflicts_with = "fps")]
+    timestamps: Option<PathBuf>,
     /// Take every N-th picture
     #[arg(long, value_name = "N", default_value = "1", value_parser = at_least_one)]
     stride: NonZeroUsize,
@@ -327,6 +333,13 @@ impl Run {
     }
 }
 
+/// Reads a list of timestamps.
+fn timestamps(path: &Path) -> Result<TimestampList, Failure> {
+    let failed = |error: &dyn std::error::Error| Failure::Failed(format!("{}: {error}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
+    TimestampList::parse(&text).map_err(|error| failed(&error))
+}
+
 impl ClipOptions {
     fn preprocess(&self, config: &Config) -> Result<Preprocess, Failure> {
         let image_size = self.image_size.unwrap_or_else(|| config.image_size());
@@ -346,6 +359,7 @@ impl ClipOptions {
                 NameOrder::Time => Order::Time,
             }),
             frames_per_second: self.fps,
+            timestamps: self.timestamps.as_deref().map(timestamps).transpose()?,
             skip: self.skip,
             stride: self.stride,
             first: self.first,

@@ -202,6 +202,9 @@ pub enum FolderError {
         /// Pictures to leave out.
         skip: usize,
     },
+    /// The list of timestamps does not fit the pictures.
+    #[error(transparent)]
+    Timestamps(#[from] crate::TimestampError),
     /// The system gave no thread to read ahead in.
     #[error("no thread could be started to read pictures: {0}")]
     Threads(#[source] io::Error),

@@ -16,7 +16,7 @@ use crate::order::suited_order;
 use crate::read_ahead::ReadAhead;
 use crate::{
     FolderError, Frame, FrameCause, FrameError, MAX_PICTURE_BYTES, Order, PictureError, PictureWarning, Preprocess,
-    SampleBits, Source, decode_with_warnings, timestamp_of_name, used_sample_bits,
+    SampleBits, Source, TimestampList, decode_with_warnings, timestamp_of_name, used_sample_bits,
 };
 
 /// The extensions, in any case, of the files that are taken for frames.
@@ -59,6 +59,8 @@ pub struct FolderOptions {
     pub order: Option<Order>,
     /// Frames per second, from which timestamps follow; `None` for the times in the names, if they are times.
     pub frames_per_second: Option<f64>,
+    /// The times of the pictures, in place of those that follow from the names.
+    pub timestamps: Option<TimestampList>,
     /// Pictures to leave out at the start.
     pub skip: usize,
     /// Take every N-th picture.
@@ -77,6 +79,7 @@ impl Default for FolderOptions {
             glob: None,
             order: None,
             frames_per_second: None,
+            timestamps: None,
             skip: 0,
             stride: NonZeroUsize::MIN,
             first: None,
@@ -171,7 +174,7 @@ impl FolderSource {
         options: &FolderOptions,
         preprocess: Preprocess,
     ) -> Result<Self, FolderError> {
-        let (paths, warnings) = frame_paths(folder.as_ref(), options)?;
+        let Listing { paths, times, warnings } = list(folder.as_ref(), options)?;
         let paths: Arc<[PathBuf]> = paths.into();
         let bits = options.sample_bits.unwrap_or_else(|| {
             paths
@@ -192,6 +195,7 @@ impl FolderSource {
             move |place: usize| {
                 let (path, number) = (&paths[place], skip + place * stride);
                 let timestamp = match &seconds {
+                    _ if times.is_some() => times.as_ref().map(|times| times[number]),
                     Some(seconds) => Timestamp::from_seconds(seconds(number)),
                     None => path.file_name().and_then(|name| timestamp_of_name(&name.to_string_lossy())),
                 };
@@ -328,7 +332,16 @@ fn contents(path: &Path) -> Result<Vec<u8>, FrameCause> {
     Ok(contents)
 }
 
-fn frame_paths(folder: &Path, options: &FolderOptions) -> Result<(Vec<PathBuf>, Vec<FolderWarning>), FolderError> {
+/// The pictures of a folder.
+struct Listing {
+    /// Those that are frames.
+    paths: Vec<PathBuf>,
+    /// The times of all, if there is a list of them.
+    times: Option<Vec<Timestamp>>,
+    warnings: Vec<FolderWarning>,
+}
+
+fn list(folder: &Path, options: &FolderOptions) -> Result<Listing, FolderError> {
     let unreadable = |source| FolderError::Unreadable { path: folder.into(), source };
     let entries = fs::read_dir(folder).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => FolderError::NotFound(folder.into()),
@@ -373,7 +386,9 @@ fn frame_paths(folder: &Path, options: &FolderOptions) -> Result<(Vec<PathBuf>, 
     if paths.is_empty() {
         return Err(FolderError::AllSkipped { path: folder.into(), pictures: names.len(), skip: options.skip });
     }
-    Ok((paths, warnings))
+    let texts: Vec<_> = names.iter().map(|name| name.to_string_lossy()).collect();
+    let times = options.timestamps.as_ref().map(|list| list.times_of(texts.iter().map(AsRef::as_ref)));
+    Ok(Listing { paths, times: times.transpose()?, warnings })
 }
 
 /// A name without its extension.

@@ -12,6 +12,7 @@ mod preprocess;
 mod read_ahead;
 mod resample;
 mod source;
+mod timestamp_list;
 mod timestamps;
 
 pub use decode::{MAX_PICTURE_BYTES, PictureWarning, SampleBits, decode, decode_with_warnings, used_sample_bits};
@@ -22,4 +23,5 @@ pub use order::{Order, natural_order};
 pub use preprocess::{Preprocess, Resize};
 pub use read_ahead::READ_AHEAD_THREAD;
 pub use source::{Frame, Source};
+pub use timestamp_list::{TimestampError, TimestampList};
 pub use timestamps::timestamp_of_name;

@@ -8,7 +8,7 @@ use std::path::Path;
 use image::{ImageFormat, Rgb, RgbImage};
 use periplus_frames::{
     FolderError, FolderOptions, FolderSource, FolderWarning, Frame, FrameCause, OnBadFrame, Order, PictureError,
-    Preprocess, Resize, SampleBits, Source, globset,
+    Preprocess, Resize, SampleBits, Source, TimestampList, globset,
 };
 use tempfile::TempDir;
 
@@ -241,6 +241,19 @@ fn names_choose_order_times_and_kinds() {
     make(&["1.HEIC", "2.HEIC"]);
     let error = FolderSource::open(folder.path(), &FolderOptions::default(), preprocess).err().unwrap().to_string();
     assert!(error.contains("only 2 .heic, to be converted"), "{error}");
+}
+
+#[test]
+fn times_from_a_list() {
+    let folder = folder(&["a.png", "b.png", "c.png"]);
+    let times = |text: &str, skip| {
+        let timestamps = Some(TimestampList::parse(text).unwrap());
+        let source = open(folder.path(), &FolderOptions { timestamps, skip, ..FolderOptions::default() })?;
+        Ok::<_, FolderError>(source.map(|frame| frame.unwrap().timestamp.unwrap().to_string()).collect::<Vec<_>>())
+    };
+    assert_eq!(times("1.5 x/c.png\n2.5 x/b.png\n3.5 x/a.png\n", 0).unwrap(), ["3.5", "2.5", "1.5"]);
+    assert_eq!(times("10\n20\n30\n", 1).unwrap(), ["20", "30"]);
+    assert!(matches!(times("10\n20\n", 0), Err(FolderError::Timestamps(_))));
 }
 
 /// The first picture decides for all, so that a darker one stays darker.
