@@ -1,11 +1,10 @@
 //! Depth maps as 16-bit PNG.
 
-use std::io::Cursor;
 use std::path::Path;
 
-use image::{ImageBuffer, ImageFormat, Luma};
 use periplus_geometry::FrameOutput;
 
+use crate::gray;
 use crate::numbered::NumberedFiles;
 use crate::pending::write_file;
 use crate::sink::depth_map;
@@ -13,7 +12,7 @@ use crate::{ExportError, Sink, Summary};
 
 /// PNG values per unit of depth. In a stream in metres these are millimetres, as RGB-D tools assume. The range ends at
 /// 65.535 units, and a step is far below the error of the network.
-const SCALE: f32 = 1000.0;
+pub(crate) const SCALE: f32 = 1000.0;
 
 /// `depth/000000.png` and so on: 16-bit grayscale at network resolution, depth along z = value / scale.
 ///
@@ -31,25 +30,21 @@ impl DepthMaps {
     /// # Errors
     /// If the folder cannot be created, files cannot be written there, or it holds files that are not from an earlier run.
     pub fn create(folder: &Path) -> Result<Self, ExportError> {
-        Ok(Self { files: NumberedFiles::create(&folder.join("depth"), "png")?, out_of_range: 0 })
+        Ok(Self { files: NumberedFiles::create(&folder.join("depth"), "", &["png"])?, out_of_range: 0 })
     }
 }
 
 impl Sink for DepthMaps {
     fn write(&mut self, frame: &FrameOutput) -> Result<(), ExportError> {
         let depth = &depth_map(frame, self.files.folder())?.depth;
-        let (width, height) = (depth.width() as u32, depth.height() as u32);
         let shown = frame.viewport.shown();
         let pixels = || depth.values().iter().zip(shown.values());
         let values: Vec<u16> = pixels().map(|(&depth, &shown)| if shown { quantized(depth) } else { 0 }).collect();
         let lost = |((depth, shown), value): &((&f32, &bool), &u16)| **shown && depth.is_finite() && **value == 0;
         let out_of_range = pixels().zip(&values).filter(lost).count();
-        let mut png = Cursor::new(Vec::new());
-        ImageBuffer::<Luma<u16>, _>::from_raw(width, height, values)
-            .ok_or_else(|| std::io::Error::other("the picture is too large"))
-            .and_then(|picture| picture.write_to(&mut png, ImageFormat::Png).map_err(std::io::Error::other))
-            .map_err(|error| ExportError::writing(self.files.folder(), error))?;
-        self.files.write(frame.index, png.get_ref())?;
+        let png = gray::png(depth.width(), depth.height(), values);
+        let png = png.map_err(|error| ExportError::writing(self.files.folder(), error))?;
+        self.files.write(frame.index, &png)?;
         // After the first frame, which checks that the folder is not the user's.
         if self.files.count == 1 {
             let scale = serde_json::json!({ "scale": SCALE, "invalid": 0 });
@@ -69,7 +64,7 @@ impl Sink for DepthMaps {
 }
 
 /// The nearest PNG value, 0 if the depth is out of range.
-fn quantized(depth: f32) -> u16 {
+pub(crate) fn quantized(depth: f32) -> u16 {
     let value = (depth * SCALE).round();
     // NaN is in no range.
     if (1.0..=f32::from(u16::MAX)).contains(&value) { value as u16 } else { 0 }

@@ -3,7 +3,7 @@
 use std::io::{self, Cursor, Write};
 use std::path::Path;
 
-use npyz::WriterBuilder;
+use npyz::{AutoSerialize, WriterBuilder};
 use periplus_geometry::{DepthMap, FrameOutput};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
@@ -28,7 +28,7 @@ impl NpzFiles {
     /// # Errors
     /// If the folder cannot be created, files cannot be written there, or it holds files that are not from an earlier run.
     pub fn create(folder: &Path) -> Result<Self, ExportError> {
-        Ok(Self { files: NumberedFiles::create(&folder.join("npz"), "npz")? })
+        Ok(Self { files: NumberedFiles::create(&folder.join("npz"), "", &["npz"])? })
     }
 }
 
@@ -36,7 +36,7 @@ impl Sink for NpzFiles {
     fn write(&mut self, frame: &FrameOutput) -> Result<(), ExportError> {
         let map = depth_map(frame, self.files.folder())?;
         let archive = archive(frame, map).map_err(|error| ExportError::writing(self.files.folder(), error))?;
-        self.files.write(frame.index, &archive)
+        self.files.write(frame.index, &archive).map(drop)
     }
 
     fn finish(self: Box<Self>) -> Result<Summary, ExportError> {
@@ -46,34 +46,41 @@ impl Sink for NpzFiles {
 
 /// The file of one frame: a zip archive of `.npy` files.
 fn archive(frame: &FrameOutput, map: &DepthMap) -> io::Result<Vec<u8>> {
-    let mut archive = Archive(ZipWriter::new(Cursor::new(Vec::new())));
+    let mut archive = Archive::new();
     let pose = matrix_rows(&frame.camera_to_world).map(|row| row.map(|value| value as f32));
-    // nalgebra stores columns: those of the transpose are the rows.
-    let intrinsics = frame.intrinsics.matrix().transpose().map(|value| value as f32);
     let size = [map.depth.height(), map.depth.width()];
-    archive.add("pose_enc", &[9], &frame.pose_encoding.0)?;
-    archive.add("camera_to_world", &[3, 4], pose.as_flattened())?;
-    archive.add("intrinsics", &[3, 3], intrinsics.as_slice())?;
-    archive.add("depth", &size, map.depth.values())?;
-    archive.add("depth_conf", &[map.confidence.height(), map.confidence.width()], map.confidence.values())?;
-    if let Some(world) = &frame.world_points {
-        let size = [world.points.height(), world.points.width()];
-        archive.add("world_points", &[size[0], size[1], 3], world.points.values().as_flattened())?;
-        archive.add("world_points_conf", &size, world.confidence.values())?;
-    }
-    Ok(archive.0.finish()?.into_inner())
+    archive.add("pose_enc", &[9], frame.pose_encoding.0)?;
+    archive.add("camera_to_world", &[3, 4], pose.as_flattened().iter().copied())?;
+    archive.add("intrinsics", &[3, 3], intrinsics(frame))?;
+    archive.add("depth", &size, map.depth.values().iter().copied())?;
+    archive.add("depth_conf", &size, map.confidence.values().iter().copied())?;
+    archive.add_world_points(frame)?;
+    archive.finish()
 }
 
-struct Archive(ZipWriter<Cursor<Vec<u8>>>);
+/// The matrix K, row by row, in pixels of the network's picture.
+pub(crate) fn intrinsics(frame: &FrameOutput) -> [f32; 9] {
+    // nalgebra stores columns: those of the transpose are the rows.
+    let matrix = frame.intrinsics.matrix().transpose().map(|value| value as f32);
+    std::array::from_fn(|at| matrix.as_slice()[at])
+}
+
+/// An `.npz` file in memory.
+pub(crate) struct Archive(ZipWriter<Cursor<Vec<u8>>>);
 
 impl Archive {
-    fn add(&mut self, name: &str, shape: &[usize], values: &[f32]) -> io::Result<()> {
+    pub(crate) fn new() -> Self {
+        Self(ZipWriter::new(Cursor::new(Vec::new())))
+    }
+
+    pub(crate) fn add<T: AutoSerialize>(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        values: impl IntoIterator<Item = T>,
+    ) -> io::Result<()> {
         // Collected first, because many small writes to a zip archive are slow.
-        let mut array = Vec::with_capacity(size_of_val(values) + 128);
-        let shape: Vec<u64> = shape.iter().map(|&size| size as u64).collect();
-        let mut writer = npyz::WriteOptions::new().default_dtype().shape(&shape).writer(&mut array).begin_nd()?;
-        writer.extend(values.iter().copied())?;
-        writer.finish()?;
+        let array = array(shape, values)?;
         // As `numpy.savez` does: the noise in the last bits leaves little to compress.
         let options = SimpleFileOptions::default()
             .compression_method(CompressionMethod::Stored)
@@ -81,4 +88,30 @@ impl Archive {
         self.0.start_file(npyz::npz::file_name_from_array_name(name), options)?;
         self.0.write_all(&array)
     }
+
+    /// What a point head says, if there is one.
+    pub(crate) fn add_world_points(&mut self, frame: &FrameOutput) -> io::Result<()> {
+        let Some(world) = &frame.world_points else { return Ok(()) };
+        let (height, width) = (world.points.height(), world.points.width());
+        self.add("world_points", &[height, width, 3], world.points.values().as_flattened().iter().copied())?;
+        self.add("world_points_conf", &[height, width], world.confidence.values().iter().copied())
+    }
+
+    pub(crate) fn finish(self) -> io::Result<Vec<u8>> {
+        Ok(self.0.finish()?.into_inner())
+    }
+}
+
+/// The bytes of an `.npy` file.
+pub(crate) fn array<T: AutoSerialize>(
+    shape: &[usize],
+    values: impl IntoIterator<Item = T>,
+) -> io::Result<Vec<u8>> {
+    let count: usize = shape.iter().product();
+    let mut array = Vec::with_capacity(count * size_of::<T>() + 128);
+    let shape: Vec<u64> = shape.iter().map(|&size| size as u64).collect();
+    let mut writer = npyz::WriteOptions::new().default_dtype().shape(&shape).writer(&mut array).begin_nd()?;
+    writer.extend(values)?;
+    writer.finish()?;
+    Ok(array)
 }

@@ -1,7 +1,7 @@
 //! Atomic files: a file appears under its name when it is complete.
 
 use std::fs::{self, File};
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use crate::ExportError;
@@ -34,11 +34,10 @@ pub(crate) struct PendingFile {
 impl PendingFile {
     pub(crate) fn create(path: PathBuf) -> Result<Self, ExportError> {
         check_replaceable(&path)?;
-        let mut unfinished = path.clone().into_os_string();
-        unfinished.push(format!(".{}{UNFINISHED}", std::process::id()));
-        let unfinished = PathBuf::from(unfinished);
+        let unfinished = unfinished_path(&path);
         // Overwrites the file of a crashed process that had the same id.
-        let file = File::create(&unfinished).map_err(|error| ExportError::writing(&path, error))?;
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(&unfinished);
+        let file = file.map_err(|error| ExportError::writing(&path, error))?;
         Ok(Self { file, path, unfinished, length: 0, folder_guard: None })
     }
 
@@ -83,6 +82,38 @@ impl PendingFile {
         self.append(contents)
     }
 
+    /// Goes through the records of `size` bytes after the first `start` bytes and keeps those that `keep` accepts. Needs
+    /// no space on the disk, and little memory.
+    pub(crate) fn retain(
+        &mut self,
+        start: u64,
+        size: usize,
+        mut keep: impl FnMut(&[u8]) -> bool,
+    ) -> Result<(), ExportError> {
+        /// Records that are read at once.
+        const RECORDS: u64 = 1 << 16;
+        let (mut read, mut written) = (start, start);
+        let mut retain = || {
+            while read < self.length {
+                let length = (self.length - read).min(RECORDS * size as u64);
+                let mut buffer = vec![0; length as usize];
+                self.file.seek(SeekFrom::Start(read))?;
+                self.file.read_exact(&mut buffer)?;
+                read += length;
+                let kept: Vec<&[u8]> = buffer.chunks_exact(size).filter(|record| keep(record)).collect();
+                let kept = kept.concat();
+                self.file.seek(SeekFrom::Start(written))?;
+                self.file.write_all(&kept)?;
+                written += kept.len() as u64;
+            }
+            self.file.set_len(written)?;
+            self.file.seek(SeekFrom::Start(written))
+        };
+        let retained = retain();
+        self.length = written;
+        retained.map(drop).map_err(|error| ExportError::writing(&self.path, error))
+    }
+
     /// Overwrites the first bytes in place.
     pub(crate) fn overwrite_start(&mut self, bytes: &[u8]) -> Result<(), ExportError> {
         let mut overwrite = || {
@@ -120,6 +151,32 @@ fn remove_leftovers(folder: &Path, name: &str) {
             let _ = fs::remove_file(&path);
         }
     }
+}
+
+/// The temporary name of a file that this process writes.
+fn unfinished_path(path: &Path) -> PathBuf {
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(format!(".{}{UNFINISHED}", std::process::id()));
+    unfinished.into()
+}
+
+/// Makes `path` a hard link to the file `source`, or a copy of it where there can be no link (another file system, or one
+/// without links).
+pub(crate) fn place_copy(source: &Path, path: PathBuf) -> Result<(), ExportError> {
+    check_replaceable(&path)?;
+    let unfinished = unfinished_path(&path);
+    let place = || {
+        // A hard link to a symbolic link would be a symbolic link, with a target relative to another folder.
+        let source = source.canonicalize()?;
+        // Of a crashed process that had the same id.
+        let _ = fs::remove_file(&unfinished);
+        fs::hard_link(&source, &unfinished).or_else(|_| fs::copy(&source, &unfinished).map(drop))?;
+        fs::rename(&unfinished, &path)
+    };
+    let placed = place().map_err(|error| ExportError::writing(&path, error));
+    // Still there after an error, and where `path` was a link to the same file, because a rename then does nothing.
+    let _ = fs::remove_file(&unfinished);
+    placed
 }
 
 /// Writes a complete file.

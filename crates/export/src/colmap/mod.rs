@@ -9,6 +9,7 @@ use nalgebra::{Isometry3, Point3, Vector3};
 use periplus_geometry::{FrameOutput, Intrinsics, Raster, Viewport};
 
 use crate::folder::CreatedFolder;
+use crate::original::{self, in_picture};
 use crate::pending::PendingFile;
 use crate::sink::depth_map;
 use crate::{ExportError, Point, PointOptions, PointSelection, Revision, Sink, Summary};
@@ -18,6 +19,9 @@ const TRACKED_FRAMES: usize = 4;
 
 /// Largest relative difference between the depth of a point and that of the surface in its direction.
 const SAME_DEPTH: f64 = 0.02;
+
+/// Points of a model. They are held in memory, and seed splats, of which a trainer makes more where they are missing.
+const MOST_POINTS: usize = 1_000_000;
 
 /// `colmap/sparse/0`: a model that COLMAP, nerfstudio and splat trainers read, as text (`cameras.txt`, `images.txt`,
 /// `points3D.txt`) and binary (`.bin`).
@@ -32,7 +36,7 @@ const SAME_DEPTH: f64 = 0.02;
 ///   surface at the same depth (within 2 %).
 /// - Frames whose pose or intrinsics are not finite are left out.
 ///
-/// The model is held in memory until the run ends: some 150 bytes per point.
+/// The model is held in memory until the run ends: some 150 bytes per point, and no more than a million points.
 pub struct Colmap {
     // Dropped in this order: the files, then the folder if nothing is in it.
     files: Vec<PendingFile>,
@@ -41,8 +45,6 @@ pub struct Colmap {
     images: Vec<Image>,
     points: Vec<Seed>,
     recent: VecDeque<Seen>,
-    /// The points of the first frame are below the confidence threshold.
-    unsure: bool,
 }
 
 /// One picture and its camera.
@@ -88,11 +90,10 @@ impl Colmap {
         let files = files::NAMES.iter().map(|name| PendingFile::begin(&folder.path, name));
         Ok(Self {
             files: files.collect::<Result<_, _>>()?,
-            selection: PointSelection::new(options),
+            selection: PointSelection::new(PointOptions { max_points: options.max_points.min(MOST_POINTS), ..options }),
             images: Vec::new(),
             points: Vec::new(),
             recent: VecDeque::new(),
-            unsure: false,
             folder,
         })
     }
@@ -126,6 +127,37 @@ impl Colmap {
     }
 }
 
+impl Colmap {
+    /// Keeps the points that larger voxels keep, and their observations.
+    fn thin(&mut self) {
+        self.selection.coarsen();
+        let worlds: Vec<Vector3<f64>> = self.points.iter().map(|seed| self.world(seed)).collect();
+        let mut points = Vec::new();
+        // The new number of each point that stays.
+        let numbers: Vec<Option<usize>> = std::mem::take(&mut self.points)
+            .into_iter()
+            .zip(worlds)
+            .map(|(seed, world)| {
+                let keep = self.selection.keep([world.x as f32, world.y as f32, world.z as f32]);
+                keep.then(|| {
+                    points.push(Seed { track: Vec::with_capacity(seed.track.len()), ..seed });
+                    points.len() - 1
+                })
+            })
+            .collect();
+        self.points = points;
+        // Later images first: a track begins with the frame of its point, the last of its images.
+        for (at, image) in self.images.iter_mut().enumerate().rev() {
+            let observations = std::mem::take(&mut image.observations);
+            let stay = observations.into_iter().filter_map(|(position, point)| Some((position, numbers[point]?)));
+            image.observations = stay.collect();
+            for (observation, &(_, point)) in image.observations.iter().enumerate() {
+                self.points[point].track.push((at, observation));
+            }
+        }
+    }
+}
+
 impl Seen {
     /// Where the original picture shows `point`, if the frame sees a surface there.
     fn find(&self, point: &Point3<f64>) -> Option<[f64; 2]> {
@@ -145,43 +177,24 @@ impl Seen {
     }
 }
 
-/// The position of a network pixel in the original picture, from the edge of its first pixel as in COLMAP.
-fn in_picture(pixel: [f64; 2], viewport: &Viewport) -> [f64; 2] {
-    [0, 1].map(|axis| (pixel[axis] + 0.5 - viewport.offset[axis]) / viewport.scale[axis])
-}
-
 impl Sink for Colmap {
     fn write(&mut self, frame: &FrameOutput) -> Result<(), ExportError> {
         let map = depth_map(frame, &self.folder.path)?;
-        let mut intrinsics = frame.intrinsics.in_original(&frame.viewport);
-        intrinsics.cx += 0.5 / frame.viewport.scale[0];
-        intrinsics.cy += 0.5 / frame.viewport.scale[1];
-        let Intrinsics { fx, fy, cx, cy } = intrinsics;
-        let pose = frame.camera_to_world.to_homogeneous();
-        if ![fx, fy, cx, cy].iter().chain(pose.iter()).all(|value| value.is_finite()) {
-            return Ok(());
-        }
+        let Some(intrinsics) = original::camera(frame) else { return Ok(()) };
         self.images.push(Image {
             index: frame.index,
-            // A line break in a name would break the text file.
-            name: frame
-                .name
-                .as_deref()
-                .map_or_else(|| format!("frame_{:06}", frame.index), |name| name.replace(char::is_control, "_")),
+            name: original::name(frame),
             camera_to_world: frame.camera_to_world,
             scale: 1.0,
             intrinsics,
             size: frame.viewport.original,
             observations: Vec::new(),
         });
-        let mut selected = self.selection.select(frame, map);
-        if selected.is_empty() && self.points.is_empty() {
-            // Splat trainers need a point: without any, the confidence does not matter.
-            let all = PointOptions { min_confidence: f32::NEG_INFINITY, voxel_size: None };
-            selected = PointSelection::new(all).select(frame, map);
-            self.unsure = !selected.is_empty();
-        }
+        let selected = self.selection.select_seeds(frame, map);
         self.track(frame, &selected, &map.depth);
+        while self.selection.is_full() {
+            self.thin();
+        }
         self.recent.push_back(Seen {
             image: self.images.len() - 1,
             world_to_camera: frame.camera_to_world.inverse(),
@@ -207,9 +220,7 @@ impl Sink for Colmap {
     }
 
     fn finish(mut self: Box<Self>) -> Result<Summary, ExportError> {
-        let warning = if self.unsure { ", those of the first frame below the confidence threshold" } else { "" };
-        let note = Some(format!("{} points{warning}", self.points.len()));
-        let summary = Summary::of_file(&self.folder.path, self.images.len(), note);
+        let summary = Summary::of_file(&self.folder.path, self.images.len(), Some(self.selection.note()));
         if !self.images.is_empty() {
             let worlds: Vec<Vector3<f64>> = self.points.iter().map(|seed| self.world(seed)).collect();
             for (mut file, contents) in std::mem::take(&mut self.files).into_iter().zip(files::CONTENTS) {
