@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use periplus::export::{
-    Colmap, DepthMaps, ExportError, JsonFile, JsonLines, KittiPoses, NpzFiles, OutputFolder, Overview, PointCloud,
-    PointOptions, Sink, Trajectory,
+    BatchFiles, Colmap, ConfidenceMaps, DepthMaps, ExportError, ExrFiles, Glb, JsonFile, JsonLines, KittiPoses,
+    MinConfidence, Nerfstudio, NpyFiles, NpzFiles, OutputFolder, Overview, PointCloud, PointOptions, Sink, Trajectory,
 };
 use periplus::{FrameOutput, Outputs};
 
@@ -23,7 +23,9 @@ pub(crate) struct SinkOptions {
     out: Option<PathBuf>,
     /// What to write there: npz (all outputs, one file per frame), tum (trajectory), depth (16-bit PNG), ply (point
     /// cloud), colmap (model with original intrinsics), kitti (trajectory), jsonl (one JSON object per frame), overview
-    /// (one picture of the run)
+    /// (one picture of the run), nerfstudio (transforms.json with seed points, and depth if that is saved too), glb (points,
+    /// cameras and trajectory for Blender), npy (depth), exr (depth and confidence), confidence (16-bit PNG), batch (the
+    /// layout of the published batch program)
     #[arg(
         long,
         value_name = "FORMATS",
@@ -33,18 +35,21 @@ pub(crate) struct SinkOptions {
         requires = "out"
     )]
     save: Vec<Format>,
-    /// Confidence below which a point is left out of the point cloud; 1 keeps all
-    #[arg(
-        long,
-        value_name = "NUMBER",
-        default_value_t = PointOptions::default().min_confidence,
-        value_parser = measure::<f32>,
-        requires = "out"
-    )]
-    ply_confidence: f32,
+    /// Confidence below which a point is left out of point clouds; 1 keeps all. Or the share of each frame's pixels to leave
+    /// out, those of the lowest confidence, such as 20%
+    #[arg(long, value_name = "NUMBER|PERCENT%", default_value = "1.5", value_parser = min_confidence, requires = "out")]
+    ply_confidence: MinConfidence,
     /// Side of the voxels that keep one point each, in the unit of depth; 0 keeps all [default: two pixels' worth]
     #[arg(long, value_name = "NUMBER", value_parser = measure::<f64>, requires = "out")]
     ply_voxel: Option<f64>,
+    /// Largest number of points of a point cloud: when there are more, voxels grow
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value_t = PointOptions::default().max_points,
+        requires = "out"
+    )]
+    ply_points: usize,
     /// Print a JSON object per frame on standard output, and nothing else there
     #[arg(long)]
     json: bool,
@@ -60,6 +65,23 @@ enum Format {
     Kitti,
     Jsonl,
     Overview,
+    Nerfstudio,
+    Glb,
+    Npy,
+    Exr,
+    Confidence,
+    Batch,
+}
+
+/// Reads a confidence, or a share in percent.
+fn min_confidence(text: &str) -> Result<MinConfidence, String> {
+    match text.strip_suffix('%') {
+        None => measure(text).map(MinConfidence::Value),
+        Some(percent) => match measure(percent) {
+            Ok(percent) if percent <= 100.0 => Ok(MinConfidence::Percent(percent)),
+            _ => Err("give a share from 0% to 100%".into()),
+        },
+    }
 }
 
 /// All sinks of a run.
@@ -118,15 +140,33 @@ impl Format {
     fn outputs(self) -> Outputs {
         match self {
             Self::Tum | Self::Kitti => Outputs::Poses,
-            Self::Depth | Self::Ply | Self::Colmap | Self::Jsonl | Self::Overview => Outputs::Depth,
-            Self::Npz => Outputs::All,
+            Self::Npz | Self::Batch => Outputs::All,
+            _ => Outputs::Depth,
         }
+    }
+
+    /// Its folder of numbered pictures, in the output folder.
+    fn pictures(self) -> Option<&'static str> {
+        match self {
+            Self::Depth => Some("depth"),
+            Self::Confidence => Some("confidence"),
+            Self::Nerfstudio => Some("nerfstudio/depth"),
+            _ => None,
+        }
+    }
+
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 
 impl SinkOptions {
     fn open_folder(&self, out: &Path) -> Result<OutputFolder, ExportError> {
-        let points = PointOptions { min_confidence: self.ply_confidence, voxel_size: self.ply_voxel };
+        let points = PointOptions {
+            min_confidence: self.ply_confidence,
+            voxel_size: self.ply_voxel,
+            max_points: self.ply_points,
+        };
         let mut folder = OutputFolder::open(out)?;
         let mut opened = Vec::new();
         for &format in &self.save {
@@ -143,6 +183,14 @@ impl SinkOptions {
                 Format::Kitti => folder.add(KittiPoses::create(out)?),
                 Format::Jsonl => folder.add(JsonFile::create(out)?),
                 Format::Overview => folder.add(Overview::create(out)?),
+                Format::Nerfstudio => {
+                    folder.add(Nerfstudio::create(out, points, self.save.contains(&Format::Depth))?);
+                }
+                Format::Glb => folder.add(Glb::create(out, points)?),
+                Format::Npy => folder.add(NpyFiles::create(out)?),
+                Format::Exr => folder.add(ExrFiles::create(out)?),
+                Format::Confidence => folder.add(ConfidenceMaps::create(out)?),
+                Format::Batch => folder.add(BatchFiles::create(out)?),
             }
         }
         Ok(folder)
@@ -159,15 +207,18 @@ impl SinkOptions {
     /// # Errors
     /// A usage failure that names the folder.
     pub(crate) fn check_apart(&self, frames: &Path) -> Result<(), Failure> {
-        let Some(out) = self.out.as_ref().filter(|_| self.save.contains(&Format::Depth)) else { return Ok(()) };
-        let results = out.join("depth");
-        match (results.canonicalize(), frames.canonicalize()) {
-            (Ok(results), Ok(frames)) if results == frames => Err(Failure::Usage(format!(
-                "{} holds the frames, and --save depth would replace them: choose another --out",
-                frames.display()
-            ))),
-            _ => Ok(()),
+        let Some(out) = &self.out else { return Ok(()) };
+        for format in &self.save {
+            let Some(results) = format.pictures().map(|folder| out.join(folder)) else { continue };
+            if results.canonicalize().is_ok_and(|results| frames.canonicalize().is_ok_and(|frames| results == frames)) {
+                return Err(Failure::Usage(format!(
+                    "{} holds the frames, and --save {} would replace them: choose another --out",
+                    frames.display(),
+                    format.name()
+                )));
+            }
         }
+        Ok(())
     }
 
     /// Whether objects scroll over the user's terminal, where a progress bar would be in their way.
@@ -207,9 +258,18 @@ mod tests {
             ("--out o --save tum --json", Some(Outputs::Depth)),
             ("--out o --save ply,tum", Some(Outputs::Depth)),
             ("--out o --save depth,npz", Some(Outputs::All)),
+            ("--out o --save glb,nerfstudio", Some(Outputs::Depth)),
+            ("--out o --save batch", Some(Outputs::All)),
         ] {
             let Program { sinks } = Program::parse_from([""].into_iter().chain(arguments.split_whitespace()));
             assert_eq!(sinks.outputs(), expected, "{arguments}");
         }
+    }
+
+    #[test]
+    fn a_confidence_is_a_number_or_a_share() {
+        assert_eq!(min_confidence("1.5"), Ok(MinConfidence::Value(1.5)));
+        assert_eq!(min_confidence("20%"), Ok(MinConfidence::Percent(20.0)));
+        assert!(["", "%", "101%", "-1%", "nan%", "20 %", "x"].iter().all(|text| min_confidence(text).is_err()));
     }
 }

@@ -238,7 +238,7 @@ fn values_that_cannot_be() {
         ("--threads", "257", &["--threads", "from 1 to 256"]),
         ("--threads", "20000", &["--threads", "from 1 to 256"]),
         ("--device", "gpu", &["--device", "cuda:N"]),
-        ("--save", "exr", &["--save", "exr", "npz"]),
+        ("--save", "obj", &["--save", "obj", "npz"]),
         ("--dtype", "f8", &["--dtype", "bf16"]),
     ] {
         let flag_and_value = format!("{flag}={value}");

@@ -35,7 +35,7 @@ impl BatchFiles {
     /// # Errors
     /// If the folder cannot be created, files cannot be written there, or it holds files that are not from an earlier run.
     pub fn create(folder: &Path) -> Result<Self, ExportError> {
-        let files = NumberedFiles::create(&folder.join("batch"), "frame_", &["npz"])?;
+        let files = NumberedFiles::create(&folder.join("batch"), "frame_", "npz")?;
         Ok(Self { files, keyframes: Vec::new() })
     }
 }

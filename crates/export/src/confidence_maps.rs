@@ -28,7 +28,7 @@ impl ConfidenceMaps {
     /// # Errors
     /// If the folder cannot be created, files cannot be written there, or it holds files that are not from an earlier run.
     pub fn create(folder: &Path) -> Result<Self, ExportError> {
-        Ok(Self { files: NumberedFiles::create(&folder.join("confidence"), "", &["png"])? })
+        Ok(Self { files: NumberedFiles::create(&folder.join("confidence"), "", "png")? })
     }
 }
 

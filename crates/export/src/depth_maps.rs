@@ -30,7 +30,7 @@ impl DepthMaps {
     /// # Errors
     /// If the folder cannot be created, files cannot be written there, or it holds files that are not from an earlier run.
     pub fn create(folder: &Path) -> Result<Self, ExportError> {
-        Ok(Self { files: NumberedFiles::create(&folder.join("depth"), "", &["png"])?, out_of_range: 0 })
+        Ok(Self { files: NumberedFiles::create(&folder.join("depth"), "", "png")?, out_of_range: 0 })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Depth as float32: NumPy arrays and OpenEXR pictures.
+//! Depth as float32: NumPy arrays and EXR pictures.
 
 use std::io::{self, Cursor};
 use std::path::Path;
@@ -24,7 +24,7 @@ impl NpyFiles {
     /// # Errors
     /// If the folder cannot be created, files cannot be written there, or it holds files that are not from an earlier run.
     pub fn create(folder: &Path) -> Result<Self, ExportError> {
-        Ok(Self { files: NumberedFiles::create(&folder.join("npy"), "", &["npy"])? })
+        Ok(Self { files: NumberedFiles::create(&folder.join("npy"), "", "npy")? })
     }
 }
 
@@ -55,7 +55,7 @@ impl ExrFiles {
     /// # Errors
     /// If the folder cannot be created, files cannot be written there, or it holds files that are not from an earlier run.
     pub fn create(folder: &Path) -> Result<Self, ExportError> {
-        Ok(Self { files: NumberedFiles::create(&folder.join("exr"), "", &["exr"])? })
+        Ok(Self { files: NumberedFiles::create(&folder.join("exr"), "", "exr")? })
     }
 }
 

@@ -47,13 +47,13 @@ const LINE_STRIP: u32 = 3;
 /// Points are written at once and not kept in memory. A frame's camera takes some 150 bytes until the end.
 pub struct Glb {
     points: MergedPoints,
-    cameras: Vec<Camera>,
+    cameras: Vec<View>,
     /// Depth of the base of a frustum, in the unit of the stream, once it is known.
     depth: Option<f64>,
     frames: usize,
 }
 
-struct Camera {
+struct View {
     /// Index of the frame in the stream.
     index: usize,
     camera_to_world: Isometry3<f64>,
@@ -84,7 +84,7 @@ impl Sink for Glb {
             let mut depths: Vec<f64> = finite(&map.depth, &frame.viewport.shown()).collect();
             self.depth = median(&mut depths).map(|depth| FRUSTUM_DEPTH * depth).filter(|&depth| depth > 0.0);
         }
-        self.cameras.push(Camera {
+        self.cameras.push(View {
             index: frame.index,
             camera_to_world: frame.camera_to_world,
             intrinsics: frame.intrinsics,
@@ -124,9 +124,8 @@ impl Sink for Glb {
         }
         if !frusta.is_empty() {
             let vertices = scene.vertices(frusta.as_flattened());
-            let indices: Vec<u32> = (0..frusta.len() as u32)
-                .flat_map(|frustum| FRUSTUM_LINES.map(|vertex| 5 * frustum + vertex))
-                .collect();
+            let indices: Vec<u32> =
+                (0..frusta.len() as u32).flat_map(|frustum| FRUSTUM_LINES.map(|vertex| 5 * frustum + vertex)).collect();
             let view = scene.view(4 * indices.len(), None, ELEMENT_ARRAY_BUFFER);
             scene.data.extend(indices.iter().flat_map(|index| index.to_le_bytes()));
             let indices = scene.accessor(json!({
@@ -149,19 +148,14 @@ impl Sink for Glb {
     }
 }
 
-impl Camera {
+impl View {
     /// Vertices: the camera, then the corners of its picture at `depth`. `None` if one is not finite.
     fn frustum(&self, depth: f64) -> Option<[[f32; 3]; 5]> {
         // The network puts its principal point at half the width, measured from the edge.
         let [width, height] = self.size.map(f64::from);
         let corner = |u, v| self.intrinsics.unproject(u, v, depth);
-        let vertices = [
-            Vector3::zeros(),
-            corner(0.0, 0.0),
-            corner(width, 0.0),
-            corner(width, height),
-            corner(0.0, height),
-        ];
+        let vertices =
+            [Vector3::zeros(), corner(0.0, 0.0), corner(width, 0.0), corner(width, height), corner(0.0, height)];
         let vertices = vertices.map(|vertex| {
             let world = self.camera_to_world * Point3::from(vertex);
             [world.x as f32, world.y as f32, world.z as f32]
@@ -224,7 +218,9 @@ impl Scene {
     /// An accessor to `positions`, which become part of the data.
     fn vertices(&mut self, positions: &[[f32; 3]]) -> usize {
         let mut bounds = Bounds::default();
-        positions.iter().for_each(|&position| bounds.add(position));
+        for &position in positions {
+            bounds.add(position);
+        }
         let view = self.view(12 * positions.len(), None, ARRAY_BUFFER);
         self.data.extend(positions.as_flattened().iter().flat_map(|x| x.to_le_bytes()));
         self.positions(view, positions.len(), bounds)

@@ -39,9 +39,9 @@ impl Default for Bounds {
 
 impl Bounds {
     pub(crate) fn add(&mut self, position: [f32; 3]) {
-        for axis in 0..3 {
-            self.min[axis] = self.min[axis].min(position[axis]);
-            self.max[axis] = self.max[axis].max(position[axis]);
+        for (axis, &x) in position.iter().enumerate() {
+            self.min[axis] = self.min[axis].min(x);
+            self.max[axis] = self.max[axis].max(x);
         }
     }
 }
@@ -78,7 +78,9 @@ impl MergedPoints {
         }
         self.file.append(&records)?;
         self.count += points.len() as u64;
-        points.iter().for_each(|point| self.bounds.add(point.position));
+        for point in points {
+            self.bounds.add(point.position);
+        }
         while self.selection.is_full() {
             self.thin()?;
         }

@@ -15,9 +15,10 @@ use crate::point_cloud::PointCloud;
 use crate::sink::depth_map;
 use crate::{ExportError, PointOptions, Revision, Sink, Summary};
 
-/// `nerfstudio/transforms.json`, with `points.ply` and, if asked for, `depth/000000.png` beside it: a folder that
-/// nerfstudio reads as it is.
+/// `nerfstudio/transforms.json`, with `points.ply` and, if asked for, `depth/000000.png` beside it.
 ///
+/// - The pictures are not copied: nerfstudio looks for them in `nerfstudio/images`, under the names that the source gives
+///   them.
 /// - `transform_matrix` is camera to world with OpenGL's camera axes: x right, y up, z backward. The world is that of all
 ///   other results, so there is no `applied_transform`.
 /// - Intrinsics are per frame, at the resolution of the original picture, because the network estimates them per frame.
@@ -31,10 +32,11 @@ use crate::{ExportError, PointOptions, Revision, Sink, Summary};
 ///
 /// Revised poses move cameras, not points.
 pub struct Nerfstudio {
+    // Dropped in this order: the folder of depth maps if nothing is in it, then the file and the folder around it.
+    depth: Option<NumberedFiles>,
     file: PendingFile,
     folder: PathBuf,
     cloud: Box<PointCloud>,
-    depth: Option<NumberedFiles>,
     frames: Vec<Entry>,
 }
 
@@ -60,7 +62,7 @@ impl Nerfstudio {
         Ok(Self {
             file: PendingFile::begin(&folder, "transforms.json")?,
             cloud: Box::new(PointCloud::seed(&folder, options)?),
-            depth: depth.then(|| NumberedFiles::create(&folder.join("depth"), "", &["png"])).transpose()?,
+            depth: depth.then(|| NumberedFiles::create(&folder.join("depth"), "", "png")).transpose()?,
             frames: Vec::new(),
             folder,
         })

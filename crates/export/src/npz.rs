@@ -28,7 +28,7 @@ impl NpzFiles {
     /// # Errors
     /// If the folder cannot be created, files cannot be written there, or it holds files that are not from an earlier run.
     pub fn create(folder: &Path) -> Result<Self, ExportError> {
-        Ok(Self { files: NumberedFiles::create(&folder.join("npz"), "", &["npz"])? })
+        Ok(Self { files: NumberedFiles::create(&folder.join("npz"), "", "npz")? })
     }
 }
 
@@ -103,10 +103,7 @@ impl Archive {
 }
 
 /// The bytes of an `.npy` file.
-pub(crate) fn array<T: AutoSerialize>(
-    shape: &[usize],
-    values: impl IntoIterator<Item = T>,
-) -> io::Result<Vec<u8>> {
+pub(crate) fn array<T: AutoSerialize>(shape: &[usize], values: impl IntoIterator<Item = T>) -> io::Result<Vec<u8>> {
     let count: usize = shape.iter().product();
     let mut array = Vec::with_capacity(count * size_of::<T>() + 128);
     let shape: Vec<u64> = shape.iter().map(|&size| size as u64).collect();

@@ -1,12 +1,12 @@
 //! Folders with one numbered file per frame.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::ExportError;
 use crate::error::place;
 use crate::folder::CreatedFolder;
-use crate::pending::{PendingFile, place_copy, unfinished, write_file};
+use crate::pending::{PendingFile, unfinished, write_file};
 
 /// File that tells a folder of results from a folder of the user's own pictures. Written before the first frame.
 const MARKER: &str = ".periplus";
@@ -20,25 +20,18 @@ pub(crate) struct NumberedFiles {
     folder: CreatedFolder,
     /// Comes before the number.
     prefix: &'static str,
-    /// Extensions that the files of any run may have.
-    extensions: &'static [&'static str],
+    extension: &'static str,
     /// Files written.
     pub(crate) count: usize,
 }
 
 impl NumberedFiles {
     /// Creates the folder if needed, and checks that files may and can be written there.
-    pub(crate) fn create(
-        folder: &Path,
-        prefix: &'static str,
-        extensions: &'static [&'static str],
-    ) -> Result<Self, ExportError> {
+    pub(crate) fn create(folder: &Path, prefix: &'static str, extension: &'static str) -> Result<Self, ExportError> {
         let folder = CreatedFolder::create(folder)?;
-        let files = Self { folder, prefix, extensions, count: 0 };
+        let files = Self { folder, prefix, extension, count: 0 };
         files.is_marked()?;
-        for extension in extensions {
-            PendingFile::create(files.folder().join(files.name(0, extension)))?;
-        }
+        PendingFile::create(files.folder().join(files.name(0)))?;
         Ok(files)
     }
 
@@ -46,29 +39,13 @@ impl NumberedFiles {
         &self.folder.path
     }
 
-    fn name(&self, index: usize, extension: &str) -> String {
-        format!("{}{index:06}.{extension}", self.prefix)
+    fn name(&self, index: usize) -> String {
+        format!("{}{index:06}.{}", self.prefix, self.extension)
     }
 
-    /// Writes the file of a frame, with the first of the extensions. Returns its name.
+    /// Writes the file of a frame, and returns its name. The first one removes the numbered files of an earlier run,
+    /// because the folder must not mix two runs.
     pub(crate) fn write(&mut self, index: usize, contents: &[u8]) -> Result<String, ExportError> {
-        let extension = self.extensions.first().copied().unwrap_or_default();
-        self.place(index, extension, |path| write_file(path, contents))
-    }
-
-    /// Makes the file of a frame a hard link to the file `source`, or a copy of it where there can be no link. Returns its
-    /// name.
-    pub(crate) fn link(&mut self, index: usize, extension: &str, source: &Path) -> Result<String, ExportError> {
-        self.place(index, extension, |path| place_copy(source, path))
-    }
-
-    /// The first file removes the numbered files of an earlier run, because the folder must not mix two runs.
-    fn place(
-        &mut self,
-        index: usize,
-        extension: &str,
-        write: impl FnOnce(PathBuf) -> Result<(), ExportError>,
-    ) -> Result<String, ExportError> {
         if self.count == 0 {
             // Checked again: files may have been added since the folder was opened.
             if self.is_marked()? {
@@ -77,8 +54,8 @@ impl NumberedFiles {
                 write_file(self.folder().join(MARKER), MARKER_TEXT)?;
             }
         }
-        let name = self.name(index, extension);
-        write(self.folder().join(&name))?;
+        let name = self.name(index);
+        write_file(self.folder().join(&name), contents)?;
         self.count += 1;
         Ok(name)
     }
@@ -108,8 +85,8 @@ impl NumberedFiles {
 
     fn is_ours(&self, name: &str) -> bool {
         let name = unfinished(name).map_or(name, |(name, _)| name);
-        let number = name.rsplit_once('.').filter(|(_, extension)| self.extensions.contains(extension));
-        let number = number.and_then(|(stem, _)| stem.strip_prefix(self.prefix));
+        let number = name.strip_suffix(self.extension).and_then(|name| name.strip_suffix('.'));
+        let number = number.and_then(|stem| stem.strip_prefix(self.prefix));
         number.is_some_and(|number| number.len() >= 6 && number.bytes().all(|byte| byte.is_ascii_digit()))
     }
 }

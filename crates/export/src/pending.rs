@@ -34,7 +34,9 @@ pub(crate) struct PendingFile {
 impl PendingFile {
     pub(crate) fn create(path: PathBuf) -> Result<Self, ExportError> {
         check_replaceable(&path)?;
-        let unfinished = unfinished_path(&path);
+        let mut unfinished = path.clone().into_os_string();
+        unfinished.push(format!(".{}{UNFINISHED}", std::process::id()));
+        let unfinished = PathBuf::from(unfinished);
         // Overwrites the file of a crashed process that had the same id.
         let file = File::options().read(true).write(true).create(true).truncate(true).open(&unfinished);
         let file = file.map_err(|error| ExportError::writing(&path, error))?;
@@ -151,32 +153,6 @@ fn remove_leftovers(folder: &Path, name: &str) {
             let _ = fs::remove_file(&path);
         }
     }
-}
-
-/// The temporary name of a file that this process writes.
-fn unfinished_path(path: &Path) -> PathBuf {
-    let mut unfinished = path.as_os_str().to_owned();
-    unfinished.push(format!(".{}{UNFINISHED}", std::process::id()));
-    unfinished.into()
-}
-
-/// Makes `path` a hard link to the file `source`, or a copy of it where there can be no link (another file system, or one
-/// without links).
-pub(crate) fn place_copy(source: &Path, path: PathBuf) -> Result<(), ExportError> {
-    check_replaceable(&path)?;
-    let unfinished = unfinished_path(&path);
-    let place = || {
-        // A hard link to a symbolic link would be a symbolic link, with a target relative to another folder.
-        let source = source.canonicalize()?;
-        // Of a crashed process that had the same id.
-        let _ = fs::remove_file(&unfinished);
-        fs::hard_link(&source, &unfinished).or_else(|_| fs::copy(&source, &unfinished).map(drop))?;
-        fs::rename(&unfinished, &path)
-    };
-    let placed = place().map_err(|error| ExportError::writing(&path, error));
-    // Still there after an error, and where `path` was a link to the same file, because a rename then does nothing.
-    let _ = fs::remove_file(&unfinished);
-    placed
 }
 
 /// Writes a complete file.

@@ -151,17 +151,17 @@ impl PointSelection {
 
     /// What was kept, for the user.
     pub(crate) fn note(&self) -> String {
-        let mut note = format!("{} points", self.points);
-        if let Some(size) = self.voxel_size() {
-            note += &format!(", one per voxel of {size:.3e}");
-        }
-        if self.growths > 0 {
-            note += &format!(" (larger than asked for, to keep no more than {})", self.options.max_points);
-        }
-        if self.unsure {
-            note += ", those of the first frame below the confidence threshold";
-        }
-        note
+        let voxels = self.voxel_size().map(|size| format!(", one per voxel of {size:.3e}"));
+        let limit = self.options.max_points;
+        let growths = (self.growths > 0).then(|| format!(" (larger than asked for, to keep no more than {limit})"));
+        let unsure = self.unsure.then_some(", those of the first frame below the confidence threshold");
+        format!(
+            "{} points{}{}{}",
+            self.points,
+            voxels.unwrap_or_default(),
+            growths.unwrap_or_default(),
+            unsure.unwrap_or_default()
+        )
     }
 }
 

@@ -6,12 +6,13 @@ use std::fs;
 use std::path::Path;
 
 use nalgebra::{Isometry3, Point3, Quaternion, Translation3, UnitQuaternion};
-use periplus_export::{Colmap, PointOptions, Revision, Sink};
+use periplus_export::{Colmap, MinConfidence, PointOptions, Revision, Sink};
 use periplus_geometry::{FrameOutput, Viewport};
 
 use crate::{export, frame, unsure};
 
-const EVERY_POINT: PointOptions = PointOptions { min_confidence: 1.0, voxel_size: Some(0.0) };
+const EVERY_POINT: PointOptions =
+    PointOptions { min_confidence: MinConfidence::Value(1.0), voxel_size: Some(0.0), max_points: 1000 };
 
 struct Picture {
     camera: Vec<f64>,
@@ -127,7 +128,7 @@ fn a_frame_without_a_camera_is_left_out_and_a_model_has_points() {
     let folder = tempfile::tempdir().unwrap();
     let mut lost = frame(1);
     lost.camera_to_world.translation.x = f64::NAN;
-    let never = PointOptions { min_confidence: 100.0, ..EVERY_POINT };
+    let never = PointOptions { min_confidence: MinConfidence::Value(100.0), ..EVERY_POINT };
     let summary = export(Colmap::create(folder.path(), never), [frame(0), lost, unsure(frame(2))]);
     assert_eq!(summary.frames, 2);
     assert!(summary.note.unwrap().ends_with("below the confidence threshold"));
@@ -135,6 +136,21 @@ fn a_frame_without_a_camera_is_left_out_and_a_model_has_points() {
     assert_consistent(&pictures, &points);
     assert_eq!(pictures.len(), 2);
     assert!(!points.is_empty());
+}
+
+#[test]
+fn tracks_stay_consistent_when_voxels_grow() {
+    let folder = tempfile::tempdir().unwrap();
+    let few = PointOptions { max_points: 12, voxel_size: Some(0.01), ..EVERY_POINT };
+    let moved = (0..9).map(|index| {
+        let mut frame = frame(index);
+        frame.camera_to_world.translation.z += 0.2 * index as f64;
+        frame
+    });
+    export(Colmap::create(folder.path(), few), moved);
+    let (pictures, points) = read_text(folder.path());
+    assert!((1..=12).contains(&points.len()), "{}", points.len());
+    assert_consistent(&pictures, &points);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use periplus_export::{
-    DepthMaps, ExportError, JsonFile, JsonLines, NpzFiles, PointCloud, PointOptions, Sink, Trajectory,
+    DepthMaps, ExportError, JsonFile, JsonLines, MinConfidence, NpzFiles, PointCloud, PointOptions, Sink, Trajectory,
 };
 use periplus_geometry::FrameOutput;
 
@@ -188,7 +188,8 @@ mod linux {
     #[ignore = "runs out of room only under the limit that another test sets"]
     fn fill_the_room() {
         let folder = std::env::var_os("PERIPLUS_TEST_FOLDER").unwrap();
-        let every_point = PointOptions { min_confidence: 1.0, voxel_size: Some(0.0) };
+        let every_point =
+            PointOptions { min_confidence: MinConfidence::Value(1.0), voxel_size: Some(0.0), max_points: 1000 };
         let sinks: [Box<dyn Sink>; 3] = [
             Box::new(JsonFile::create(folder.as_ref()).unwrap()),
             Box::new(Trajectory::create(folder.as_ref()).unwrap()),

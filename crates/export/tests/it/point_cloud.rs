@@ -1,7 +1,7 @@
 use std::fs;
 use std::path::Path;
 
-use periplus_export::{PointCloud, PointOptions};
+use periplus_export::{MinConfidence, PointCloud, PointOptions};
 use periplus_geometry::FrameOutput;
 
 use crate::{export, frame, padded, unsure, with_depth};
@@ -34,7 +34,8 @@ fn cloud(options: PointOptions, frames: impl IntoIterator<Item = FrameOutput>) -
     (read(folder.path()), summary.note.unwrap())
 }
 
-const EVERY_POINT: PointOptions = PointOptions { min_confidence: 1.0, voxel_size: Some(0.0) };
+const EVERY_POINT: PointOptions =
+    PointOptions { min_confidence: MinConfidence::Value(1.0), voxel_size: Some(0.0), max_points: 1000 };
 
 #[test]
 fn points_have_place_colour_and_confidence() {
@@ -49,7 +50,7 @@ fn points_have_place_colour_and_confidence() {
 
 #[test]
 fn unsure_broken_and_impossible_points_are_left_out() {
-    let (vertices, _) = cloud(PointOptions { min_confidence: 1.5, ..EVERY_POINT }, [frame(0)]);
+    let (vertices, _) = cloud(PointOptions { min_confidence: MinConfidence::Value(1.5), ..EVERY_POINT }, [frame(0)]);
     assert_eq!(vertices.iter().map(|v| v.1[0]).collect::<Vec<_>>(), [2, 3, 4, 5]);
     let (vertices, _) = cloud(EVERY_POINT, [with_depth(0, [f32::NAN, f32::INFINITY, -1.0, 0.0, 5.0, f32::MAX])]);
     assert_eq!(vertices.iter().map(|v| v.1[0]).collect::<Vec<_>>(), [4, 5]);
@@ -112,4 +113,40 @@ fn voxels_are_two_pixels_wide_unless_said_otherwise() {
     let mut blind = frame(0);
     blind.intrinsics.fx = 0.0;
     assert_eq!(cloud(automatic, [blind]).1, "0 points");
+}
+
+#[test]
+fn a_share_of_each_frame_is_left_out() {
+    let share = |percent| PointOptions { min_confidence: MinConfidence::Percent(percent), ..EVERY_POINT };
+    let left = |options, frame| cloud(options, [frame]).0.iter().map(|v| v.1[0]).collect::<Vec<_>>();
+    assert_eq!(left(share(0.0), frame(0)), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(left(share(50.0), frame(0)), [3, 4, 5]);
+    assert_eq!(left(share(100.0), frame(0)), [5]);
+    // Of the four pixels that are shown.
+    assert_eq!(left(share(50.0), padded(frame(0))), [3, 4]);
+    assert!(left(share(50.0), unsure(frame(0))).is_empty());
+}
+
+/// A frame whose camera has moved sideways.
+fn moved(index: usize) -> FrameOutput {
+    let mut frame = frame(index);
+    frame.camera_to_world.translation.z += 0.37 * index as f64;
+    frame
+}
+
+#[test]
+fn voxels_grow_when_there_are_too_many_points() {
+    let sized = |size, max_points| PointOptions { voxel_size: Some(size), max_points, ..EVERY_POINT };
+    let (all, _) = cloud(sized(0.01, 1000), (0..20).map(moved));
+    assert!(all.len() > 100, "{}", all.len());
+    let (few, note) = cloud(sized(0.01, 30), (0..20).map(moved));
+    assert!((1..=30).contains(&few.len()), "{}", few.len());
+    assert!(note.ends_with(" (larger than asked for, to keep no more than 30)"), "{note}");
+    // As if voxels had had that size from the start.
+    let sizes = (0..20).map(|doubled| 0.01 * f64::from(1 << doubled));
+    assert!(sizes.into_iter().any(|size| cloud(sized(size, 1000), (0..20).map(moved)).0 == few));
+    // Where all points are kept, voxels of two pixels are the first.
+    let (first, note) = cloud(sized(0.0, 11), [frame(0), frame(1)]);
+    assert!(first.len() <= 6 && note.contains("one per voxel of 3.500e0"), "{note}");
+    assert_eq!(cloud(sized(0.01, 0), (0..3).map(moved)).0.len(), 1, "a cloud has at least one point");
 }
