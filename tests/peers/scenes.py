@@ -63,7 +63,8 @@ worst["glb point"] = np.abs(np.asarray(points.vertices) - positions).max()
 srgb = np.stack([cloud[name] for name in ("red", "green", "blue")], -1) / 255
 linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
 worst["glb colour"] = np.abs(np.asarray(points.colors)[:, :3] / 255 - linear).max()
-assert len(shapes["cameras"].vertices) >= count
+assert len(shapes["cameras"].vertices) == 5 * count
+worst["glb trajectory"] = np.abs(np.asarray(path.vertices) - kitti[:, :, 3]).max()
 
 # Maps.
 depth_scale = json.loads((run / "depth/scale.json").read_text())["scale"]
@@ -97,5 +98,5 @@ worst["batch pose"] = np.abs(np.linalg.inv(poses)[:, :3] - kitti).max()
 
 print(f"{count} frames, {len(cloud)} points; " + ", ".join(f"{name} {value:.2e}" for name, value in worst.items()))
 assert worst["nerfstudio pixel"] < 0.5 and worst["nerfstudio depth"] <= 0.00051
-assert worst["glb point"] == 0 and worst["glb colour"] < 0.005
+assert worst["glb point"] == 0 and worst["glb trajectory"] < 1e-6 and worst["glb colour"] < 0.005
 assert worst["confidence"] <= 0.00051 and worst["batch pose"] < 1e-5

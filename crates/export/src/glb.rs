@@ -32,7 +32,6 @@ const ARRAY_BUFFER: u32 = 34962;
 const ELEMENT_ARRAY_BUFFER: u32 = 34963;
 const POINTS: u32 = 0;
 const LINES: u32 = 1;
-const LINE_STRIP: u32 = 3;
 
 /// `scene.glb`: points with colours, a frustum for each camera, and the trajectory, for Blender, three.js and other
 /// programs that read glTF 2.0.
@@ -126,17 +125,16 @@ impl Sink for Glb {
             let vertices = scene.vertices(frusta.as_flattened());
             let indices: Vec<u32> =
                 (0..frusta.len() as u32).flat_map(|frustum| FRUSTUM_LINES.map(|vertex| 5 * frustum + vertex)).collect();
-            let view = scene.view(4 * indices.len(), None, ELEMENT_ARRAY_BUFFER);
-            scene.data.extend(indices.iter().flat_map(|index| index.to_le_bytes()));
-            let indices = scene.accessor(json!({
-                "bufferView": view, "componentType": UNSIGNED_INT, "count": indices.len(), "type": "SCALAR",
-            }));
+            let indices = scene.indices(&indices);
             scene.node("cameras", LINES, &json!({ "POSITION": vertices }), Some(indices), [1.0, 0.35, 0.05, 1.0]);
         }
         if frusta.len() > 1 {
             let path: Vec<_> = frusta.iter().map(|frustum| frustum[0]).collect();
             let vertices = scene.vertices(&path);
-            scene.node("trajectory", LINE_STRIP, &json!({ "POSITION": vertices }), None, [0.1, 0.6, 1.0, 1.0]);
+            // Not as a line strip, which some readers leave out (trimesh 5.2).
+            let indices: Vec<u32> = (1..frusta.len() as u32).flat_map(|at| [at - 1, at]).collect();
+            let indices = scene.indices(&indices);
+            scene.node("trajectory", LINES, &json!({ "POSITION": vertices }), Some(indices), [0.1, 0.6, 1.0, 1.0]);
         }
         file.append(&scene.data)?;
         let start = scene.start().ok_or_else(|| {
@@ -224,6 +222,15 @@ impl Scene {
         let view = self.view(12 * positions.len(), None, ARRAY_BUFFER);
         self.data.extend(positions.as_flattened().iter().flat_map(|x| x.to_le_bytes()));
         self.positions(view, positions.len(), bounds)
+    }
+
+    /// An accessor to `indices` of vertices, which become part of the data.
+    fn indices(&mut self, indices: &[u32]) -> usize {
+        let view = self.view(4 * indices.len(), None, ELEMENT_ARRAY_BUFFER);
+        self.data.extend(indices.iter().flat_map(|index| index.to_le_bytes()));
+        self.accessor(json!({
+            "bufferView": view, "componentType": UNSIGNED_INT, "count": indices.len(), "type": "SCALAR",
+        }))
     }
 
     fn node(&mut self, name: &str, mode: u32, attributes: &Value, indices: Option<usize>, colour: [f64; 4]) {

@@ -118,7 +118,8 @@ fn a_camera_is_a_frustum_and_a_point_of_the_trajectory() {
     assert_eq!(lines.len(), 32);
     assert_eq!(lines.iter().map(|&index| u32::from_le_bytes(index)).max(), Some(9));
     let trajectory = scene.mesh("trajectory").unwrap();
-    assert_eq!((trajectory["mode"].as_u64(), scene.positions(trajectory)), (Some(3), vec![vertices[0], vertices[5]]));
+    assert_eq!((trajectory["mode"].as_u64(), scene.positions(trajectory)), (Some(1), vec![vertices[0], vertices[5]]));
+    assert_eq!(scene.values::<4>(&trajectory["indices"], 4), [[0, 0, 0, 0], [1, 0, 0, 0]]);
 }
 
 #[test]
