@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use periplus::checkpoint::FloatType;
-use periplus::frames::{FolderOptions, FolderSource, Resize};
+use periplus::frames::{Clip, ClipOptions, FolderOptions, FolderSource, Resize};
 use periplus::{Engine, FrameOutput, Outputs, SessionConfig, Weights, device};
 
 fn main() -> ExitCode {
@@ -34,7 +34,8 @@ fn run() -> Result<(), Box<dyn Error>> {
     let engine = Engine::load(&Weights::open(weights.as_ref(), None)?, dtype, &device)?;
     let mut session = engine.session(SessionConfig { outputs: Outputs::Poses, ..engine.config().into() })?;
     let preprocess = engine.preprocess(Resize::Crop)?;
-    for frame in FolderSource::open(frames, &FolderOptions::default(), preprocess)? {
+    let source = FolderSource::open(frames, &FolderOptions::default())?;
+    for frame in Clip::start(source, preprocess, &ClipOptions::default())? {
         print(&session.push(frame?)?)?;
     }
     print(&session.finish()?)?;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::thread;
 
 use periplus::checkpoint::FloatType;
-use periplus::frames::{FolderOptions, FolderSource, Resize};
+use periplus::frames::{Clip, ClipOptions, FolderOptions, FolderSource, Resize};
 use periplus::{Engine, SessionConfig, Weights, device};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -47,7 +47,8 @@ fn stream(engine: &Engine, folder: &Path) -> Result<(), Failure> {
     let mut session = engine.session(SessionConfig::from(engine.config()))?;
     let mut frames = 0;
     let preprocess = engine.preprocess(Resize::Crop)?;
-    for frame in FolderSource::open(folder, &FolderOptions::default(), preprocess)? {
+    let source = FolderSource::open(folder, &FolderOptions::default())?;
+    for frame in Clip::start(source, preprocess, &ClipOptions::default())? {
         frames += session.push(frame?)?.len();
     }
     frames += session.finish()?.len();

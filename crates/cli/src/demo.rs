@@ -4,15 +4,13 @@
 //! would be right only on the machine, and in the folder, where it was built.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::slice;
 
+use periplus::Weights;
 use periplus::checkpoint::CheckpointError;
-use periplus::frames::{FolderOptions, FrameCause, FrameError, Preprocess, Source, decode};
+use periplus::frames::{self, FrameError, PictureContent, Source};
 use periplus::geometry::Timestamp;
 use periplus::geometry::nalgebra::Point3;
-use periplus::{Frame, Weights};
-
-use crate::failure::Failure;
 
 /// What the demo weights are good for, for those who give them something else.
 pub(crate) const LIMITS: &str = "warning: the demo weights know synthetic rooms only and mean nothing on other pictures; \
@@ -65,80 +63,47 @@ pub(crate) fn weights(config: Option<&Path>) -> Result<Weights, CheckpointError>
 }
 
 /// The bundled clip as a source.
-pub(crate) struct DemoClip {
-    rest: std::vec::IntoIter<(usize, Timestamp, &'static Picture)>,
-    total: usize,
-    preprocess: Preprocess,
+pub(crate) struct DemoSource {
+    rest: std::iter::Zip<std::vec::IntoIter<Timestamp>, slice::Iter<'static, Picture>>,
 }
 
-impl DemoClip {
-    /// The frames that `options` choose, as from a folder.
-    pub(crate) fn open(options: &FolderOptions, preprocess: Preprocess) -> Result<Self, Failure> {
-        let first = options.first.map_or(usize::MAX, std::num::NonZeroUsize::get);
-        let all = truth().zip(CLIP).enumerate().map(|(number, ((timestamp, _), picture))| (number, timestamp, picture));
-        let chosen: Vec<_> = all.skip(options.skip).step_by(options.stride.get()).take(first).collect();
-        if chosen.is_empty() {
-            return Err(Failure::Failed(format!("the bundled clip has {} frames: skip fewer", CLIP.len())));
-        }
-        Ok(Self { total: chosen.len(), rest: chosen.into_iter(), preprocess })
+impl DemoSource {
+    pub(crate) fn new() -> Self {
+        let times: Vec<_> = truth().map(|(timestamp, _)| timestamp).collect();
+        Self { rest: times.into_iter().zip(CLIP) }
     }
 }
 
-impl Iterator for DemoClip {
-    type Item = Result<Frame, FrameError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let (number, timestamp, picture) = self.rest.next()?;
-        let fitted = decode(picture.png).and_then(|pixels| self.preprocess.apply(&pixels));
-        Some(match fitted {
-            Ok((pixels, viewport)) => Ok(Frame {
-                number,
-                name: Some(picture.name.into()),
-                timestamp: Some(timestamp),
-                viewport,
-                pixels: Arc::new(pixels),
-            }),
-            Err(cause) => Err(FrameError { name: picture.name.into(), cause: FrameCause::Picture(cause) }),
-        })
+impl Source for DemoSource {
+    fn next(&mut self) -> Option<Result<frames::Picture, FrameError>> {
+        let (timestamp, picture) = self.rest.next()?;
+        Some(Ok(frames::Picture {
+            name: Some(picture.name.into()),
+            timestamp: Some(timestamp),
+            content: PictureContent::Encoded(picture.png.into()),
+        }))
     }
-}
 
-impl Source for DemoClip {
     fn len_hint(&self) -> Option<usize> {
-        Some(self.total)
-    }
-
-    fn skipped(&self) -> &[FrameError] {
-        &[]
+        Some(CLIP.len())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use periplus::frames::Resize;
+    use periplus::frames::{Clip, ClipOptions, Preprocess, Resize};
 
     #[test]
     fn every_frame_has_its_truth() {
         assert_eq!(truth().count(), CLIP.len());
         let preprocess = Preprocess::new(224, 14, Resize::Crop).unwrap();
-        let clip = DemoClip::open(&FolderOptions::default(), preprocess).unwrap();
+        let clip = Clip::start(DemoSource::new(), preprocess, &ClipOptions::default()).unwrap();
         assert_eq!(clip.len_hint(), Some(48));
         let frames = clip.collect::<Result<Vec<_>, _>>().unwrap();
         assert_eq!(frames.len(), 48);
         assert!(frames.iter().all(|frame| frame.viewport.network == [224, 168]));
         assert_eq!(frames[30].timestamp.unwrap().to_string(), "1");
-    }
-
-    #[test]
-    fn a_part_of_the_clip_is_chosen_as_from_a_folder() {
-        let preprocess = Preprocess::new(14, 14, Resize::Crop).unwrap();
-        let options =
-            FolderOptions { skip: 2, stride: 5.try_into().unwrap(), first: 3.try_into().ok(), ..Default::default() };
-        let frames: Vec<_> = DemoClip::open(&options, preprocess).unwrap().map(Result::unwrap).collect();
-        let chosen: Vec<_> = frames.iter().map(|frame| (frame.number, frame.name.as_deref().unwrap())).collect();
-        assert_eq!(chosen, [(2, "000002.png"), (7, "000007.png"), (12, "000012.png")]);
-        let none = FolderOptions { skip: 48, ..Default::default() };
-        assert!(DemoClip::open(&none, preprocess).is_err());
+        assert_eq!(frames[30].name.as_deref(), Some("000030.png"));
     }
 }

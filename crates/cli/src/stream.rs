@@ -2,12 +2,14 @@
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use periplus::checkpoint::FloatType;
 use periplus::device::main_memory_holds;
 use periplus::frames::{
-    FolderOptions, FolderSource, OnBadFrame, Order, Preprocess, Resize, SampleBits, Source, TimestampList, globset,
+    Clip, ClipOptions, FolderOptions, FolderSource, OnBadFrame, Order, PictureWarning, Preprocess, Resize, SampleBits,
+    TimestampList, globset,
 };
 use periplus::{
     Config, Device, Engine, Frame, FrameOutput, Keyframes, Outputs, Raster, Session, SessionConfig, keyframe_interval,
@@ -15,7 +17,7 @@ use periplus::{
 use periplus_units::Bytes;
 
 use crate::console::{self, counted};
-use crate::demo::{self, DemoClip};
+use crate::demo::{self, DemoSource};
 use crate::failure::Failure;
 use crate::interruption::Interruption;
 use crate::judge::Judge;
@@ -40,7 +42,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     sinks: SinkOptions,
     #[command(flatten)]
-    clip: ClipOptions,
+    clip: ClipArguments,
     #[command(flatten)]
     stream: StreamOptions,
     /// Keep every N-th frame in the cache, besides the scale frames; auto keeps all up to 320 frames, and of longer
@@ -56,7 +58,7 @@ pub(crate) struct Arguments {
 
 /// Which frames, and how they become what the network sees.
 #[derive(Args)]
-struct ClipOptions {
+struct ClipArguments {
     /// Width of the picture that the network sees, in pixels [default: what it was trained on, 518 for published ones]
     #[arg(long, value_name = "PIXELS", value_parser = pixels)]
     image_size: Option<u32>,
@@ -152,7 +154,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(frames) = &arguments.frames {
         arguments.sinks.check_apart(frames)?;
     }
-    let mut source = arguments.clip.open(arguments.frames.as_deref(), preprocess)?;
+    let mut clip = arguments.clip.open(arguments.frames.as_deref(), preprocess)?;
     // From here on there are unfinished files, which only a run that ends in order takes away.
     let interruption =
         Interruption::listen(Some("interrupted: ends after the frames in hand; once more ends it at once"))?;
@@ -162,10 +164,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 
     let interval = arguments.keyframe_interval;
-    let interval = interval.map_or_else(|| keyframe_interval(source.len_hint().unwrap_or(0)), NonZeroUsize::get);
-    let first = source.next().transpose()?;
+    let interval = interval.map_or_else(|| keyframe_interval(clip.len_hint().unwrap_or(0)), NonZeroUsize::get);
+    let first = next_frame(&mut clip, &interruption)?;
+    let warned = warn_of_pictures(clip.picture_warnings());
     if let Some(frame) = &first {
-        let frames = source.len_hint().unwrap_or(stream.scale_frames);
+        // Of a clip whose length is not known: what a full window takes.
+        let frames = clip.len_hint().unwrap_or(stream.scale_frames.saturating_add(stream.window));
         let streamed = frames.saturating_sub(stream.scale_frames);
         let keyframes = (frames - streamed).saturating_add(streamed.div_ceil(interval));
         let config = Config { stream: stream.clone(), ..weights.config().clone() };
@@ -189,9 +193,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let session = engine.session(SessionConfig { stream, keyframes: Keyframes::Every(interval), outputs })?;
 
     let mut run = Run {
-        progress: Progress::start(source.len_hint(), arguments.quiet || arguments.sinks.on_terminal()),
+        progress: Progress::start(clip.len_hint(), arguments.quiet || arguments.sinks.on_terminal()),
         first,
-        source,
+        clip,
+        warned,
         session,
         writer: Writer::start(sinks)?,
         judge,
@@ -227,9 +232,11 @@ fn check_memory(
 
 /// A clip on its way from the source to the writer.
 struct Run {
-    /// The frame before those of the source, which has been looked at already.
+    /// The first frame, which has left the clip already.
     first: Option<Frame>,
-    source: Box<dyn Source>,
+    clip: Clip,
+    /// The number of its picture warnings that have been printed.
+    warned: usize,
     session: Session,
     writer: Writer,
     /// For the bundled clip, if anybody hears it.
@@ -248,31 +255,33 @@ impl Run {
             if interruption.requested() {
                 return Err(Failure::Interrupted);
             }
-            match self.first.take().map(Ok).or_else(|| self.source.next()) {
-                Some(Ok(frame)) => {
+            let next = match self.first.take() {
+                Some(first) => Ok(Some(first)),
+                None => next_frame(&mut self.clip, interruption),
+            };
+            match next {
+                Ok(Some(frame)) => {
                     let outputs = self.session.push(frame)?;
                     if !self.deliver(outputs) {
                         return Ok(());
                     }
                 }
-                Some(Err(error)) => {
+                Ok(None) => break,
+                Err(Failure::Interrupted) => return Err(Failure::Interrupted),
+                Err(error) => {
                     bad_frame = Some(error);
                     break;
                 }
-                None => break,
             }
         }
         // Before a bad frame too: the good ones ahead of it may still be waiting for the scale frames to be complete.
         let outputs = self.session.finish()?;
         self.deliver(outputs);
-        if let Some(error) = bad_frame {
-            return Err(error.into());
-        }
-        match self.source.skipped() {
-            [first, ..] if self.frames == 0 => {
-                Err(Failure::Failed(format!("no frame could be used, the first for this: {first}")))
-            }
-            _ => Ok(()),
+        match (bad_frame, self.clip.skipped()) {
+            (Some(error), _) => Err(error),
+            (None, _) if self.frames > 0 => Ok(()),
+            (None, [first, ..]) => Err(Failure::Failed(format!("no frame could be used, the first for this: {first}"))),
+            (None, []) => Err(Failure::Failed("the clip ended before its first frame: skip fewer pictures".into())),
         }
     }
 
@@ -287,7 +296,7 @@ impl Run {
             }
             self.frames += 1;
         }
-        self.progress.reached(self.frames + self.source.skipped_count());
+        self.progress.reached(self.frames + self.clip.skipped_count());
         true
     }
 
@@ -297,17 +306,14 @@ impl Run {
         let ended = ended.and(written.result);
         let frames = written.frames;
         let elapsed = self.progress.end().as_secs_f64();
-        if let [first, ..] = self.source.skipped()
+        if let [first, ..] = self.clip.skipped()
             && frames > 0
         {
-            let of = self.source.len_hint().map_or(String::new(), |total| format!(" of {total}"));
-            let count = self.source.skipped_count();
+            let of = self.clip.len_hint().map_or(String::new(), |total| format!(" of {total}"));
+            let count = self.clip.skipped_count();
             console::line(&format!("warning: {count}{of} pictures were skipped, the first: {first}"));
         }
-        for (warning, name, count) in self.source.picture_warnings() {
-            let more = if count > 1 { format!(" (and {} more)", count - 1) } else { String::new() };
-            console::line(&format!("warning: {name}{more}: {warning}"));
-        }
+        warn_of_pictures(&self.clip.picture_warnings()[self.warned..]);
         let wanted = self.session.config().stream.scale_frames;
         if ended.is_ok() && frames < wanted {
             console::line(&format!(
@@ -333,6 +339,25 @@ impl Run {
     }
 }
 
+/// The next frame. A camera may have none for a long time, and an interruption ends the wait.
+fn next_frame(clip: &mut Clip, interruption: &Interruption) -> Result<Option<Frame>, Failure> {
+    while !clip.wait(Duration::from_millis(50)) {
+        if interruption.requested() {
+            return Err(Failure::Interrupted);
+        }
+    }
+    Ok(clip.next().transpose()?)
+}
+
+/// Prints what is unusual about pictures. Returns the number of warnings.
+fn warn_of_pictures(warnings: &[(PictureWarning, String, usize)]) -> usize {
+    for (warning, name, count) in warnings {
+        let more = if *count > 1 { format!(" (and {} more)", count - 1) } else { String::new() };
+        console::line(&format!("warning: {name}{more}: {warning}"));
+    }
+    warnings.len()
+}
+
 /// Reads a list of timestamps.
 fn timestamps(path: &Path) -> Result<TimestampList, Failure> {
     let failed = |error: &dyn std::error::Error| Failure::Failed(format!("{}: {error}", path.display()));
@@ -340,7 +365,7 @@ fn timestamps(path: &Path) -> Result<TimestampList, Failure> {
     TimestampList::parse(&text).map_err(|error| failed(&error))
 }
 
-impl ClipOptions {
+impl ClipArguments {
     fn preprocess(&self, config: &Config) -> Result<Preprocess, Failure> {
         let image_size = self.image_size.unwrap_or_else(|| config.image_size());
         let resize = match self.resize {
@@ -350,16 +375,9 @@ impl ClipOptions {
         periplus::preprocess(config, image_size, resize).map_err(Failure::usage)
     }
 
-    fn open(&self, folder: Option<&Path>, preprocess: Preprocess) -> Result<Box<dyn Source>, Failure> {
-        let options = FolderOptions {
-            glob: self.glob.clone(),
-            order: self.order.map(|order| match order {
-                NameOrder::Natural => Order::Natural,
-                NameOrder::Name => Order::Name,
-                NameOrder::Time => Order::Time,
-            }),
-            frames_per_second: self.fps,
-            timestamps: self.timestamps.as_deref().map(timestamps).transpose()?,
+    /// Opens the source, prints what is unusual about it, and starts to read it ahead.
+    fn open(&self, folder: Option<&Path>, preprocess: Preprocess) -> Result<Clip, Failure> {
+        let options = ClipOptions {
             skip: self.skip,
             stride: self.stride,
             first: self.first,
@@ -369,15 +387,26 @@ impl ClipOptions {
                 BadFrame::Skip => OnBadFrame::Skip,
             },
         };
-        Ok(match folder {
-            Some(folder) => {
-                let source = FolderSource::open(folder, &options, preprocess)?;
-                for warning in source.warnings() {
-                    console::line(&format!("warning: {warning}"));
-                }
-                Box::new(source)
-            }
-            None => Box::new(DemoClip::open(&options, preprocess)?),
+        let Some(folder) = folder else {
+            return Ok(Clip::start(DemoSource::new(), preprocess, &options)?);
+        };
+        let source = FolderSource::open(folder, &self.folder_options()?)?;
+        for warning in source.warnings() {
+            console::line(&format!("warning: {warning}"));
+        }
+        Ok(Clip::start(source, preprocess, &options)?)
+    }
+
+    fn folder_options(&self) -> Result<FolderOptions, Failure> {
+        Ok(FolderOptions {
+            glob: self.glob.clone(),
+            order: self.order.map(|order| match order {
+                NameOrder::Natural => Order::Natural,
+                NameOrder::Name => Order::Name,
+                NameOrder::Time => Order::Time,
+            }),
+            frames_per_second: self.fps,
+            timestamps: self.timestamps.as_deref().map(timestamps).transpose()?,
         })
     }
 }

@@ -1,6 +1,7 @@
 //! What can go wrong on the way from a file to a frame.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::io;
 use std::path::PathBuf;
 
@@ -135,6 +136,9 @@ pub enum FrameCause {
         /// Width and height of the first frame.
         expected: [u32; 2],
     },
+    /// An error of the source, such as a camera or a video decoder.
+    #[error("{0}")]
+    Source(#[source] Box<dyn Error + Send + Sync>),
     /// The decoder panicked; its message.
     #[error("the decoder failed unexpectedly ({0}): please report this file")]
     Panicked(String),
@@ -192,19 +196,23 @@ pub enum FolderError {
         /// Extensions of pictures of other kinds, and how many files have each.
         others: BTreeMap<String, usize>,
     },
-    /// `skip` is the number of pictures or more.
-    #[error("the folder {} has {pictures} pictures and the first {skip} were to be left out: skip fewer", path.display())]
-    AllSkipped {
-        /// The folder.
-        path: PathBuf,
-        /// Pictures in it.
-        pictures: usize,
-        /// Pictures to leave out.
-        skip: usize,
-    },
     /// The list of timestamps does not fit the pictures.
     #[error(transparent)]
     Timestamps(#[from] crate::TimestampError),
+}
+
+/// A source from which no clip can be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClipError {
+    /// All pictures are to be left out.
+    #[error("the clip has {pictures} pictures and the first {skip} were to be left out: skip fewer")]
+    AllSkipped {
+        /// Pictures of the source.
+        pictures: usize,
+        /// Pictures to leave out at the start.
+        skip: usize,
+    },
     /// The system gave no thread to read ahead in.
     #[error("no thread could be started to read pictures: {0}")]
     Threads(#[source] io::Error),

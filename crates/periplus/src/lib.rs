@@ -1,7 +1,7 @@
 //! Streaming 3D reconstruction: a video goes in frame by frame; camera pose, depth and confidence come out for each.
 //!
 //! ```no_run
-//! use periplus::frames::{FolderOptions, FolderSource, Resize};
+//! use periplus::frames::{Clip, ClipOptions, FolderOptions, FolderSource, Resize};
 //! use periplus::{DType, Device, Engine, SessionConfig, Weights};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -9,7 +9,8 @@
 //! let engine = Engine::load(&weights, DType::F32, &Device::Cpu)?; // shared by all sessions
 //! let mut session = engine.session(SessionConfig::from(engine.config()))?;
 //! let preprocess = engine.preprocess(Resize::Crop)?; // to the width that it was trained on: 518 pixels
-//! for frame in FolderSource::open("frames", &FolderOptions::default(), preprocess)? {
+//! let source = FolderSource::open("frames", &FolderOptions::default())?;
+//! for frame in Clip::start(source, preprocess, &ClipOptions::default())? {
 //!     for output in session.push(frame?)? {
 //!         println!("{}: {}", output.index, output.camera_to_world);
 //!     }

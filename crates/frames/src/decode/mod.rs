@@ -38,7 +38,7 @@ pub fn decode(contents: &[u8]) -> Result<Raster<[u8; 3]>, PictureError> {
     decode_with_warnings(contents, SampleBits::ALL).map(|(pixels, _)| pixels)
 }
 
-/// As [`decode`], with what is odd about the picture. `bits` are those that the samples of a 16-bit picture use.
+/// As [`decode`], with what is unusual about the picture. `bits` are those that the samples of a 16-bit picture use.
 ///
 /// # Errors
 /// As [`decode`].
@@ -114,12 +114,14 @@ fn read(contents: &[u8], bits: SampleBits) -> Result<Read, PictureError> {
     Ok(Read { pixels, pages, largest })
 }
 
-/// What is odd about a picture. None of it stops the clip.
+/// What is unusual about a picture. None of it stops the clip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PictureWarning {
     /// Samples of 16 bits of which only so many are used, the low ones: the picture is dark.
     UnusedBits(SampleBits),
+    /// The first picture of a clip has samples of 16 bits that use only so many, the low ones. All frames are scaled by them.
+    ScaledBits(SampleBits),
     /// Samples that need more bits than they were said to use.
     Clipped,
     /// A TIFF of so many pages, of which one is taken.
@@ -134,6 +136,13 @@ impl fmt::Display for PictureWarning {
                 "the samples have 16 bits and use only the lowest {}, so the picture is dark: say how many bits they use, or scale \
                  them to 16 bits",
                 used.bits()
+            ),
+            Self::ScaledBits(bits) => write!(
+                f,
+                "the samples have 16 bits and use only the lowest {}: {} is taken for white in all frames; say how many bits they \
+                 use, if that is wrong",
+                bits.bits(),
+                (1_u32 << bits.bits()) - 1
             ),
             Self::Clipped => f.write_str(
                 "some samples need more bits than the samples of the clip are said to use and become white: choose more bits",
