@@ -1,95 +1,63 @@
-//! Where the time goes: the library's tracing spans, added up by name.
+//! Time per stage: the library's tracing spans, added up by name.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use periplus::Device;
 use periplus::device::Event;
-use tracing::span::{Attributes, Id, Record};
+use tracing::Subscriber;
+use tracing::span::Id;
 use tracing::subscriber::with_default;
-use tracing::{Metadata, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::{LookupSpan, Registry};
 
 use crate::failure::Failure;
 
 /// Time that a device spent in each kind of span since the last [`StageTimes::take`].
 ///
-/// Spans of one name are added up; a span's time includes that of the spans within it. This is all that `bench` needs
-/// of a subscriber, so it is one of its own.
+/// Spans of one name are added up. The time of a span includes the spans within it.
 #[derive(Clone)]
 pub(crate) struct StageTimes {
     device: Device,
-    spans: Arc<Mutex<Spans>>,
-}
-
-#[derive(Default)]
-struct Spans {
-    last_id: u64,
-    open: HashMap<u64, (&'static str, Option<Event>)>,
-    /// Begin and end. A card says how far apart they were only once it has come there.
-    closed: Vec<(&'static str, Event, Event)>,
+    /// Name, begin and end. A GPU knows the time between two events only when it has reached both.
+    closed: Arc<Mutex<Vec<(&'static str, Event, Event)>>>,
 }
 
 impl StageTimes {
-    /// Runs `work` with this thread's spans being measured.
-    pub(crate) fn measure<T>(&self, work: impl FnOnce() -> T) -> T {
-        with_default(self.clone(), work)
+    pub(crate) fn new(device: &Device) -> Self {
+        Self { device: device.clone(), closed: Arc::default() }
     }
 
-    pub(crate) fn new(device: &Device) -> Self {
-        Self { device: device.clone(), spans: Arc::default() }
+    /// Runs `work` and measures the spans of this thread.
+    pub(crate) fn measure<T>(&self, work: impl FnOnce() -> T) -> T {
+        with_default(Registry::default().with(self.clone()), work)
     }
 
     /// The times so far, by name of the span; starts over.
     pub(crate) fn take(&self) -> Result<HashMap<&'static str, Duration>, Failure> {
+        let closed = std::mem::take(&mut *self.closed.lock().unwrap_or_else(PoisonError::into_inner));
         let mut times = HashMap::new();
-        for (name, begin, end) in std::mem::take(&mut self.spans().closed) {
+        for (name, begin, end) in closed {
             *times.entry(name).or_default() += end.elapsed_since(&begin)?;
         }
         Ok(times)
     }
-
-    fn spans(&self) -> MutexGuard<'_, Spans> {
-        self.spans.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-impl Subscriber for StageTimes {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_span()
-    }
-
-    fn new_span(&self, span: &Attributes<'_>) -> Id {
-        let mut spans = self.spans();
-        spans.last_id += 1;
-        let id = spans.last_id;
-        spans.open.insert(id, (span.metadata().name(), None));
-        Id::from_u64(id)
-    }
-
-    fn enter(&self, id: &Id) {
-        if let Some((_, entered)) = self.spans().open.get_mut(&id.into_u64()) {
-            *entered = Event::record(&self.device).ok();
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for StageTimes {
+    fn on_enter(&self, id: &Id, spans: Context<'_, S>) {
+        if let (Some(span), Ok(begin)) = (spans.span(id), Event::record(&self.device)) {
+            span.extensions_mut().replace(begin);
         }
     }
 
-    fn exit(&self, id: &Id) {
-        let mut spans = self.spans();
-        let Some((name, entered)) = spans.open.get_mut(&id.into_u64()) else { return };
-        if let (name, Some(entered), Ok(left)) = (*name, entered.take(), Event::record(&self.device)) {
-            spans.closed.push((name, entered, left));
+    fn on_exit(&self, id: &Id, spans: Context<'_, S>) {
+        let Some(span) = spans.span(id) else { return };
+        if let (Some(begin), Ok(end)) = (span.extensions_mut().remove(), Event::record(&self.device)) {
+            self.closed.lock().unwrap_or_else(PoisonError::into_inner).push((span.name(), begin, end));
         }
     }
-
-    fn try_close(&self, id: Id) -> bool {
-        self.spans().open.remove(&id.into_u64()).is_some()
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, _: &tracing::Event<'_>) {}
 }
 
 #[cfg(test)]
