@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::console;
 use crate::failure::Failure;
 use crate::interruption::Interruption;
-use crate::options::{ComputeOptions, PictureSize, at_least_one, checked, from_zero, network, open_weights, place};
+use crate::options::{ComputeOptions, PictureOptions, at_least_one, checked, from_zero, network, open_weights, place};
 use crate::process::status;
 use crate::progress::show_loading;
 use crate::spans::StageTimes;
@@ -44,9 +44,8 @@ pub(crate) struct Arguments {
     /// The network's configuration (JSON) [default: the checkpoint's own, or the published network]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Width and height of the frames
-    #[arg(long, value_name = "WxH", default_value = "518x294")]
-    image_size: PictureSize,
+    #[command(flatten)]
+    picture: PictureOptions,
     /// Frames that go in together at first; few, since their pass is measured by itself
     #[arg(long, value_name = "N", default_value = "2", value_parser = at_least_one)]
     scale_frames: NonZeroUsize,
@@ -89,7 +88,7 @@ struct Measurement {
     /// Of each streamed frame.
     frame_milliseconds: Vec<f64>,
     cache_bytes: usize,
-    /// Of the card, by whom ever it is taken.
+    /// Of the GPU, used by any process.
     peak_device_bytes: Option<u64>,
     /// Of the whole process, where the system tells.
     peak_resident_bytes: Option<u64>,
@@ -112,19 +111,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         Some(weights) => open_weights(weights, config)?,
         None => Weights::synthetic(network(config)?, 0)?,
     };
-    arguments.image_size.check(weights.config().patch_size)?;
+    let picture = arguments.picture.size(weights.config())?;
     let suggested = &weights.config().stream;
     let stream = checked(StreamSettings {
         scale_frames: arguments.scale_frames.get(),
         window: arguments.window.map_or(suggested.window, NonZeroUsize::get),
         ..suggested.clone()
     })?;
-    let measurement = measure(arguments, stream, show_loading(weights, false, &Interruption::default()), &device)?;
+    let measurement =
+        measure(arguments, picture, stream, show_loading(weights, false, &Interruption::default()), &device)?;
     console::print(&if arguments.json { serde_json::to_string(&measurement)? } else { measurement.table() })
 }
 
 fn measure(
     arguments: &Arguments,
+    [width, height]: [u32; 2],
     stream: StreamSettings,
     weights: Weights,
     device: &Device,
@@ -137,7 +138,7 @@ fn measure(
 
     let window = stream.window;
     let mut session = engine.session(SessionConfig { stream, ..engine.config().into() })?;
-    let mut noise = (0..).map(|index| noise(arguments.image_size, index));
+    let mut noise = (0..).map(|index| noise([width, height], index));
     let stages = StageTimes::new(session.device());
     let mut times = |session: &mut Session, count: usize| -> Result<Vec<_>, Failure> {
         noise.by_ref().take(count).map(|frame| timed(&stages, session, frame)).collect()
@@ -160,8 +161,8 @@ fn measure(
         parameters: engine.config().parameters(),
         device: place(device),
         dtype: float.to_string(),
-        width: arguments.image_size.width,
-        height: arguments.image_size.height,
+        width,
+        height,
         threads: rayon::current_num_threads(),
         window,
         load_seconds,
@@ -186,20 +187,14 @@ fn timed(stages: &StageTimes, session: &mut Session, frame: Frame) -> Result<Dur
 }
 
 /// A frame of noise, seeded.
-fn noise(size: PictureSize, number: usize) -> Frame {
-    let (width, height) = (size.width as usize, size.height as usize);
-    let numbers = hash_uniform(&format!("bench/{number}"), 3 * width * height, 0);
-    let bytes: Vec<u8> = numbers.into_iter().map(|number| ((number + 1.0) * 128.0) as u8).collect();
+fn noise([width, height]: [u32; 2], number: usize) -> Frame {
+    let (columns, rows) = (width as usize, height as usize);
+    let values = hash_uniform(&format!("bench/{number}"), 3 * columns * rows, 0);
+    let bytes: Vec<u8> = values.into_iter().map(|value| ((value + 1.0) * 128.0) as u8).collect();
     let (pixels, _) = bytes.as_chunks();
-    #[allow(clippy::expect_used)] // three numbers were made for each
-    let pixels = Raster::new(width, height, pixels.to_vec()).expect("a value for every pixel");
-    Frame {
-        number,
-        name: None,
-        timestamp: None,
-        viewport: Viewport::identity(size.width, size.height),
-        pixels: Arc::new(pixels),
-    }
+    #[allow(clippy::expect_used)] // three values were made for each
+    let pixels = Raster::new(columns, rows, pixels.to_vec()).expect("a value for every pixel");
+    Frame { number, name: None, timestamp: None, viewport: Viewport::identity(width, height), pixels: Arc::new(pixels) }
 }
 
 impl Times {

@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
     /// Dtype of the weights [default: the one that they are stored in, f32 if there are several]
-    #[arg(long, value_enum)]
+    #[arg(long, value_name = "f32|bf16|f16", hide_possible_values = true)]
     dtype: Option<Float>,
 }
 

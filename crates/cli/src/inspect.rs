@@ -9,7 +9,7 @@ use periplus_units::Bytes;
 
 use crate::console;
 use crate::failure::Failure;
-use crate::options::{Float, PictureSize, StreamOptions, open_any_weights};
+use crate::options::{Float, PictureOptions, StreamOptions, open_any_weights};
 
 /// Show a checkpoint's architecture, its size, and the memory that a stream with it needs
 #[derive(Args)]
@@ -24,11 +24,10 @@ pub(crate) struct Arguments {
     /// The weights to use, if the file holds several sets: the keys that lead to them, such as model or ema.model
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
-    /// The picture that the network sees [default: the square it was trained on, which needs the most]
-    #[arg(long, value_name = "WxH")]
-    picture: Option<PictureSize>,
+    #[command(flatten)]
+    picture: PictureOptions,
     /// Dtype of weights and cache in the stream
-    #[arg(long, value_enum, default_value = "f32")]
+    #[arg(long, value_name = "f32|bf16|f16", hide_possible_values = true, default_value = "f32")]
     dtype: Float,
     #[command(flatten)]
     stream: StreamOptions,
@@ -37,9 +36,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let weights = open_any_weights(&arguments.weights, arguments.config.as_deref(), arguments.key.as_deref())?;
     let config = Config { stream: arguments.stream.over(&weights.config().stream)?, ..weights.config().clone() };
-    let side = config.image_size();
-    let picture = arguments.picture.unwrap_or(PictureSize { width: side, height: side });
-    picture.check(config.patch_size)?;
+    let picture = arguments.picture.size(&config)?;
 
     let stored = weights.float_types();
     let stored: Vec<_> = stored.iter().map(|(float, count)| format!("{} in {float}", millions(*count))).collect();
@@ -85,8 +82,8 @@ fn architecture(config: &Config) -> String {
 }
 
 /// The memory that a stream needs, as a table.
-fn memory(config: &Config, picture: PictureSize, float: FloatType) -> String {
-    let (width, height) = (picture.width as usize, picture.height as usize);
+fn memory(config: &Config, picture: [u32; 2], float: FloatType) -> String {
+    let [width, height] = picture.map(|side| side as usize);
     let stream = &config.stream;
     let page = config.page_bytes(height, width, float.size());
     let pages = config.most_frame_pages();
@@ -133,7 +130,7 @@ mod tests {
     #[test]
     fn the_published_network_needs_what_it_is_known_to_need() {
         let config = Config::full();
-        let text = memory(&config, PictureSize { width: 518, height: 378 }, FloatType::Bf16);
+        let text = memory(&config, [518, 378], FloatType::Bf16);
         // The products of the trunk, 906.57 M numbers, at 2 bytes each, the other 251.37 M at 4.
         assert!(text.contains("Weights              2.63 GiB"), "{text}");
         // 2 (key, value) x 24 layers x 1024 channels x 2 bytes = 96 KiB a token; 1005 tokens a frame, 8 + 64 + 1 frames.

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use periplus::checkpoint::{CheckpointError, FloatType};
 use periplus::config::ConfigError;
+use periplus::frames::Resize;
 use periplus::{Config, Device, Retention, StreamSettings, Weights};
 
 use crate::failure::Failure;
@@ -134,7 +135,7 @@ pub(crate) struct StreamOptions {
     pub(crate) camera_iterations: Option<NonZeroUsize>,
     /// What stays visible of a keyframe that leaves the window: its special tokens, its camera token, or nothing
     /// [default: the checkpoint's, or all]
-    #[arg(long, value_name = "WHICH")]
+    #[arg(long, value_name = "all|camera|none", hide_possible_values = true)]
     pub(crate) keep_special: Option<Keep>,
 }
 
@@ -285,12 +286,12 @@ fn default_threads() -> usize {
 /// Where to compute, in which numbers and how many threads.
 #[derive(Args)]
 pub(crate) struct ComputeOptions {
-    /// Where to compute: auto, cpu, cuda or cuda:N
-    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    /// Where to compute; auto takes the first NVIDIA GPU if there is one
+    #[arg(long, value_name = "auto|cpu|cuda|cuda:N", default_value = "auto")]
     device: Place,
     /// Number type of weights and cache, and on a card of all between products (f16: for weights that keep within its range)
     /// [default: f32 on the CPU, bf16 on a card]
-    #[arg(long, value_enum)]
+    #[arg(long, value_name = "f32|bf16|f16", hide_possible_values = true)]
     dtype: Option<Float>,
     /// Threads to compute in [default: one per core]
     #[arg(long, value_name = "N", value_parser = threads)]
@@ -317,43 +318,36 @@ impl ComputeOptions {
     }
 }
 
-/// Width and height of the picture that the network sees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PictureSize {
-    pub(crate) width: u32,
-    pub(crate) height: u32,
+/// The picture that the network sees, for commands that have no frames to take its height from.
+#[derive(Args)]
+pub(crate) struct PictureOptions {
+    /// Width of the picture that the network sees, in pixels [default: what it was trained on, 518 for published ones]
+    #[arg(long, value_name = "PIXELS", value_parser = pixels)]
+    pub(crate) image_size: Option<u32>,
+    /// Its height, in pixels [default: that of a 16:9 picture]
+    #[arg(long, value_name = "PIXELS", value_parser = pixels)]
+    pub(crate) image_height: Option<u32>,
 }
 
-impl FromStr for PictureSize {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let number = |text: &str| text.trim().parse().ok();
-        text.split_once(['x', 'X'])
-            .and_then(|(width, height)| Some(Self { width: number(width)?, height: number(height)? }))
-            .ok_or_else(|| "give WIDTHxHEIGHT in pixels, as 518x294".into())
-    }
-}
-
-impl PictureSize {
+impl PictureOptions {
+    /// Width and height for a network of `config`.
+    ///
     /// # Errors
-    /// A usage failure unless both sides are whole patches, and not too many.
-    pub(crate) fn check(self, patch: usize) -> Result<(), Failure> {
-        // A square of this side would be 3 GiB of pixels; beyond it sizes are mistakes and products overflow.
-        const LARGEST: usize = 1 << 15;
-        let Self { width, height } = self;
-        let sides = [width as usize, height as usize];
-        let wrong = if sides.iter().any(|&side| side > LARGEST) {
-            "is too large".to_owned()
-        } else if sides.iter().any(|&side| side == 0 || !side.is_multiple_of(patch)) {
-            format!("is not made of patches of {patch} x {patch} pixels")
-        } else {
-            return Ok(());
-        };
-        let largest = LARGEST - LARGEST % patch;
-        Err(Failure::Usage(format!(
-            "the picture size {width} x {height} {wrong}: use multiples of {patch} from {patch} to {largest}"
-        )))
+    /// A usage failure for sides that `stream` cannot have.
+    pub(crate) fn size(&self, config: &Config) -> Result<[u32; 2], Failure> {
+        let width = self.image_size.unwrap_or_else(|| config.image_size());
+        // The limits of the width are those of `stream`.
+        periplus::preprocess(config, width, Resize::Crop).map_err(Failure::usage)?;
+        let patch = config.patch_size as u32;
+        let wide = (f64::from(width) * 9.0 / 16.0 / f64::from(patch)).round() as u32 * patch;
+        let height = self.image_height.unwrap_or_else(|| wide.max(patch));
+        // Pictures that are higher than wide are cropped.
+        if height == 0 || !height.is_multiple_of(patch) || height > width {
+            return Err(Failure::Usage(format!(
+                "the image height cannot be {height}: use a multiple of the patch size {patch} up to the width {width}"
+            )));
+        }
+        Ok([width, height])
     }
 }
 
@@ -373,15 +367,21 @@ mod tests {
     }
 
     #[test]
-    fn picture_sizes_are_whole_patches() {
-        let size: PictureSize = "518x294".parse().unwrap();
-        assert_eq!(size, PictureSize { width: 518, height: 294 });
-        assert!(size.check(14).is_ok() && size.check(16).is_err());
-        assert!("518".parse::<PictureSize>().is_err() && "518x-2".parse::<PictureSize>().is_err());
-        for (wrong, words) in [("0x14", "not made of"), ("14x0", "not made of"), ("4294967294x14", "too large")] {
-            let Err(Failure::Usage(said)) = wrong.parse::<PictureSize>().unwrap().check(14) else { panic!("{wrong}") };
-            assert!(said.contains(words) && said.ends_with("use multiples of 14 from 14 to 32760"), "{said}");
+    fn a_picture_is_as_wide_as_in_stream_and_16_to_9() {
+        let size = |image_size, image_height| PictureOptions { image_size, image_height }.size(&Config::full());
+        assert_eq!(size(None, None).unwrap(), [518, 294]);
+        assert_eq!(size(Some(14), None).unwrap(), [14, 14]);
+        assert_eq!(size(Some(518), Some(378)).unwrap(), [518, 378]);
+        for (wrong, words) in [
+            ((Some(0), None), "image size 0 is smaller"),
+            ((Some(75), None), "use 70 or 84"),
+            ((Some(4_200_000_000), None), "too large"),
+            ((None, Some(0)), "the image height cannot be 0"),
+            ((None, Some(300)), "multiple of the patch size 14 up to the width 518"),
+            ((None, Some(532)), "up to the width 518"),
+        ] {
+            let Err(Failure::Usage(said)) = size(wrong.0, wrong.1) else { panic!("{wrong:?}") };
+            assert!(said.contains(words), "{said}");
         }
-        assert!(PictureSize { width: 32760, height: 32760 }.check(14).is_ok());
     }
 }

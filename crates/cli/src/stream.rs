@@ -63,13 +63,14 @@ struct ClipArguments {
     #[arg(long, value_name = "PIXELS", value_parser = pixels)]
     image_size: Option<u32>,
     /// Fit the width and crop what is too high, or fit the longer side and pad to a square
-    #[arg(long, value_enum, default_value = "crop")]
+    #[arg(long, value_name = "crop|pad", hide_possible_values = true, default_value = "crop")]
     resize: Fit,
     /// Take only pictures whose names fit a pattern, such as '*.color.png'
     #[arg(long, value_name = "PATTERN", value_parser = globset::Glob::new)]
     glob: Option<globset::Glob>,
-    /// Order of the names [default: time if all end in a number with a fraction, else natural]
-    #[arg(long, value_name = "ORDER", value_enum)]
+    /// Order of the names: natural (frame2 before frame10), name (byte by byte) or time (0.25 before 0.5)
+    /// [default: time if all end in a number with a fraction, else natural]
+    #[arg(long, value_name = "natural|name|time", hide_possible_values = true)]
     order: Option<NameOrder>,
     /// Frames per second, for timestamps [default: the times in the names, if they are times]
     #[arg(long, value_name = "RATE", value_parser = rate)]
@@ -91,7 +92,7 @@ struct ClipArguments {
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = sample_bits)]
     sample_bits: Bits,
     /// What to do about a picture that cannot be read or is of another size than the first
-    #[arg(long, value_enum, default_value = "stop")]
+    #[arg(long, value_name = "stop|skip", hide_possible_values = true, default_value = "stop")]
     on_bad_frame: BadFrame,
 }
 
@@ -103,11 +104,8 @@ enum Fit {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum NameOrder {
-    /// Runs of digits count as whole numbers
     Natural,
-    /// Byte by byte
     Name,
-    /// Numbers count as decimals
     Time,
 }
 

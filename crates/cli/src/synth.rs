@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = from_zero::<u64>)]
     seed: u64,
     /// Dtype of the weights
-    #[arg(long, value_enum, default_value = "f32")]
+    #[arg(long, value_name = "f32|bf16|f16", hide_possible_values = true, default_value = "f32")]
     dtype: Float,
 }
 

@@ -19,7 +19,14 @@ fn what_synth_writes_inspect_understands() {
     for said in ["0.86 M", "in f32", "70 x 70", "3 scale frames", "window 4"] {
         assert!(ended.stdout.contains(said), "{said:?} is not in {}", ended.stdout);
     }
-    let ended = run(periplus().arg("inspect").arg(&weights).args(["--picture", "700x392", "--window", "64"]));
+    let ended = run(periplus().arg("inspect").arg(&weights).args([
+        "--image-size",
+        "700",
+        "--image-height",
+        "392",
+        "--window",
+        "64",
+    ]));
     assert!(ended.stdout.contains("700 x 392") && ended.stdout.contains("window 64"), "{}", ended.stdout);
 }
 
@@ -262,7 +269,10 @@ fn bench_tells_where_the_time_goes() {
     let config = scratch.write("tiny.json", TINY);
     let bench = |json: bool| {
         let mut command = periplus();
-        command.args(["bench", "--image-size", "70x56", "--frames", "3"]).arg("--config").arg(&config);
+        command
+            .args(["bench", "--image-size", "70", "--image-height", "56", "--frames", "3"])
+            .arg("--config")
+            .arg(&config);
         let ended = run(if json { command.arg("--json") } else { &mut command });
         assert_eq!(ended.code, 0, "{}", ended.stderr);
         ended.stdout
@@ -285,15 +295,18 @@ fn bench_tells_where_the_time_goes() {
 
 #[test]
 fn bench_refuses_pictures_that_are_not_whole_patches() {
-    let ended = run(periplus().args(["bench", "--weights", "demo", "--image-size", "225x168"]));
+    let ended = run(periplus().args(["bench", "--weights", "demo", "--image-size", "225", "--image-height", "168"]));
     assert_eq!(ended.code, 2);
-    assert!(ended.stderr.contains("225 x 168") && ended.stderr.contains("14"), "{}", ended.stderr);
+    assert_eq!(
+        ended.stderr,
+        "error: image size 225 is not a multiple of the patch size 14: use 224 or 238\n"
+    );
 }
 
 #[test]
 fn bench_counts_in_words() {
     let mut command = periplus();
-    command.args(["bench", "--weights", "demo", "--image-size", "28x28", "--threads", "1"]);
+    command.args(["bench", "--weights", "demo", "--image-size", "28", "--threads", "1"]);
     let table = run(command.args(["--scale-frames", "1", "--frames", "1"])).stdout;
     assert!(table.contains(", 1 thread; ") && table.contains(" 1 scale frame "), "{table}");
 }
