@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use periplus::checkpoint::synthetic::hash_uniform;
-use periplus::{Device, Engine, Frame, Raster, Session, SessionConfig, StreamSettings, Viewport, Weights};
+use periplus::{Config, Device, Engine, Frame, Raster, Session, SessionConfig, StreamSettings, Viewport, Weights};
 use periplus_units::Bytes;
 use serde::Serialize;
 
 use crate::console;
 use crate::failure::Failure;
 use crate::interruption::Interruption;
+use crate::memory::check_stream;
 use crate::options::{ComputeOptions, PictureOptions, at_least_one, checked, from_zero, network, open_weights, place};
 use crate::process::status;
 use crate::progress::show_loading;
@@ -118,6 +119,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         window: arguments.window.map_or(suggested.window, NonZeroUsize::get),
         ..suggested.clone()
     })?;
+    let float = arguments.compute.float(&device);
+    let frames = [arguments.scale_frames.get(), arguments.warm_up, arguments.frames.get()];
+    let frames = frames.into_iter().fold(0, usize::saturating_add);
+    let config = Config { stream: stream.clone(), ..weights.config().clone() };
+    check_stream(&config, float, picture.map(|side| side as usize), frames, &device)?;
     let measurement =
         measure(arguments, picture, stream, show_loading(weights, false, &Interruption::default()), &device)?;
     console::print(&if arguments.json { serde_json::to_string(&measurement)? } else { measurement.table() })

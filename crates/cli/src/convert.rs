@@ -9,7 +9,8 @@ use periplus::checkpoint::{CheckpointError, FloatType};
 use crate::console;
 use crate::failure::Failure;
 use crate::interruption::Interruption;
-use crate::options::{Float, mention_key, open_any_weights};
+use crate::memory::check_writing;
+use crate::options::{Float, mention_key, open_any_weights, start_threads};
 use crate::progress::show_loading;
 
 /// Convert a checkpoint to one safetensors file: a PyTorch file (.pt), or safetensors files to join them or change their dtype
@@ -41,6 +42,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     {
         return Err(Failure::Usage(format!("{} would be replaced: give another OUT.safetensors", input.display())));
     }
+    start_threads(None)?;
     let weights = open_any_weights(&arguments.input, arguments.config.as_deref(), arguments.key.as_deref())?;
     let checked = weights.check_sums()?;
     let float = arguments.dtype.map_or(weights.float_type(), Float::into);
@@ -56,6 +58,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 /// Writes a checkpoint, unless the user interrupts it, which leaves nothing of it.
 pub(crate) fn write(weights: Weights, output: &Path, float: FloatType) -> Result<(), Failure> {
+    check_writing(weights.config())?;
     let interruption = Interruption::listen(None)?;
     match show_loading(weights, false, &interruption).write(output, float) {
         Err(CheckpointError::Stopped) => {

@@ -1,6 +1,7 @@
 //! The request of the user, or of the system, to end.
 
 use std::ffi::c_int;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -31,13 +32,14 @@ impl Interruption {
         }
         if let Some(said) = said {
             let interruption = interruption.clone();
-            // A handler may not write, so somebody looks out for what it sets.
-            thread::Builder::new().name("interruption".into()).spawn(move || {
+            // A handler of signals must not write, so a thread watches what it sets.
+            let watching = thread::Builder::new().name("interruption".into()).spawn(move || {
                 while !interruption.requested() {
                     thread::sleep(Duration::from_millis(50));
                 }
                 crate::console::line(said);
-            })?;
+            });
+            watching.map_err(no_thread)?;
         }
         Ok(interruption)
     }
@@ -45,6 +47,12 @@ impl Interruption {
     pub(crate) fn requested(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
+}
+
+/// The failure of a thread that could not be started.
+#[allow(clippy::needless_pass_by_value)] // as `map_err` wants it
+pub(crate) fn no_thread(error: io::Error) -> Failure {
+    Failure::Failed(format!("the system does not start another thread, close other programs: {error}"))
 }
 
 /// The signals that ask a program to end.

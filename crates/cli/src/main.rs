@@ -8,6 +8,7 @@ mod failure;
 mod inspect;
 mod interruption;
 mod judge;
+mod memory;
 mod options;
 mod process;
 mod progress;

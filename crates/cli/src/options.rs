@@ -1,5 +1,6 @@
 //! Options that several commands share.
 
+use std::hint;
 use std::num::{IntErrorKind, NonZeroUsize, ParseIntError};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -11,6 +12,7 @@ use periplus::frames::Resize;
 use periplus::{Config, Device, Retention, StreamSettings, Weights};
 
 use crate::failure::Failure;
+use crate::memory::check_threads;
 use crate::{console, demo};
 
 /// Reads a count that cannot be zero.
@@ -299,16 +301,12 @@ pub(crate) struct ComputeOptions {
 }
 
 impl ComputeOptions {
-    /// Makes the pool that all computation on the CPU runs in, and gives the device; to be called once, before any.
+    /// Starts the threads that compute and returns the device. To be called once, before any computation.
     ///
     /// # Errors
     /// If threads cannot be started, or this build has no code for the device.
     pub(crate) fn start(&self) -> Result<Device, Failure> {
-        let threads = self.threads.map_or_else(default_threads, NonZeroUsize::get);
-        rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build_global()
-            .map_err(|error| Failure::Failed(format!("the threads to compute in cannot be started: {error}")))?;
+        start_threads(self.threads)?;
         self.device.device()
     }
 
@@ -316,6 +314,22 @@ impl ComputeOptions {
     pub(crate) fn float(&self, device: &Device) -> FloatType {
         self.dtype.map_or_else(|| FloatType::suited_to(device), Float::into)
     }
+}
+
+/// Starts the pool of threads that all computation on the CPU runs in: one per core unless `threads` says otherwise.
+///
+/// # Errors
+/// If threads cannot be started.
+pub(crate) fn start_threads(threads: Option<NonZeroUsize>) -> Result<(), Failure> {
+    let count = threads.map_or_else(default_threads, NonZeroUsize::get);
+    check_threads(count)?;
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(count)
+        .build_global()
+        .map_err(|error| Failure::Failed(format!("the threads to compute in cannot be started: {error}")))?;
+    // Each thread now takes its part of the address space, before anybody asks whether there is enough left.
+    rayon::broadcast(|_| drop(hint::black_box(Box::new(0_u8))));
+    Ok(())
 }
 
 /// The picture that the network sees, for commands that have no frames to take its height from.

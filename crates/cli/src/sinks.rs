@@ -229,7 +229,7 @@ impl SinkOptions {
     /// Says something to the user on standard output, or beside it where that is for objects.
     pub(crate) fn say(&self, text: &str) -> Result<(), Failure> {
         if self.json {
-            console::line(text);
+            text.lines().for_each(console::line);
             return Ok(());
         }
         console::print(text)

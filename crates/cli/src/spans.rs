@@ -20,8 +20,14 @@ use crate::failure::Failure;
 #[derive(Clone)]
 pub(crate) struct StageTimes {
     device: Device,
-    /// Name, begin and end. A GPU knows the time between two events only when it has reached both.
-    closed: Arc<Mutex<Vec<(&'static str, Event, Event)>>>,
+    closed: Arc<Mutex<Vec<Interval>>>,
+}
+
+/// A span that was entered and left. A GPU knows the time between two events only when it has reached both.
+struct Interval {
+    span: &'static str,
+    begin: Event,
+    end: Event,
 }
 
 impl StageTimes {
@@ -38,8 +44,8 @@ impl StageTimes {
     pub(crate) fn take(&self) -> Result<HashMap<&'static str, Duration>, Failure> {
         let closed = std::mem::take(&mut *self.closed.lock().unwrap_or_else(PoisonError::into_inner));
         let mut times = HashMap::new();
-        for (name, begin, end) in closed {
-            *times.entry(name).or_default() += end.elapsed_since(&begin)?;
+        for Interval { span, begin, end } in closed {
+            *times.entry(span).or_default() += end.elapsed_since(&begin)?;
         }
         Ok(times)
     }
@@ -55,7 +61,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for StageTimes {
     fn on_exit(&self, id: &Id, spans: Context<'_, S>) {
         let Some(span) = spans.span(id) else { return };
         if let (Some(begin), Ok(end)) = (span.extensions_mut().remove(), Event::record(&self.device)) {
-            self.closed.lock().unwrap_or_else(PoisonError::into_inner).push((span.name(), begin, end));
+            self.closed.lock().unwrap_or_else(PoisonError::into_inner).push(Interval { span: span.name(), begin, end });
         }
     }
 }

@@ -5,22 +5,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use periplus::checkpoint::FloatType;
-use periplus::device::main_memory_holds;
 use periplus::frames::{
     Clip, ClipOptions, FolderOptions, FolderSource, OnBadFrame, Order, PictureWarning, Preprocess, Resize, SampleBits,
     TimestampList, globset,
 };
-use periplus::{
-    Config, Device, Engine, Frame, FrameOutput, Keyframes, Outputs, Raster, Session, SessionConfig, keyframe_interval,
-};
-use periplus_units::Bytes;
+use periplus::{Config, Engine, Frame, FrameOutput, Keyframes, Outputs, Session, SessionConfig, keyframe_interval};
 
 use crate::console::{self, counted};
 use crate::demo::{self, DemoSource};
 use crate::failure::Failure;
-use crate::interruption::Interruption;
+use crate::interruption::{Interruption, no_thread};
 use crate::judge::Judge;
+use crate::memory::{check_stream, check_weights};
 use crate::options::{
     ComputeOptions, StreamOptions, WeightsOptions, at_least_one, from_zero, is_demo, measure, mention_key,
     open_weights, pixels, place,
@@ -147,6 +143,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if !arguments.quiet {
         mention_key(weights.key());
     }
+    let float = arguments.compute.float(&device);
+    check_weights(weights.config(), float, &device)?;
     let preprocess = arguments.clip.preprocess(weights.config())?;
     let stream = arguments.stream.over(&weights.config().stream)?;
     if let Some(frames) = &arguments.frames {
@@ -171,14 +169,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let streamed = frames.saturating_sub(stream.scale_frames);
         let keyframes = (frames - streamed).saturating_add(streamed.div_ceil(interval));
         let config = Config { stream: stream.clone(), ..weights.config().clone() };
-        check_memory(&config, arguments.compute.float(&device), &frame.pixels, keyframes, &device)?;
+        check_stream(&config, float, [frame.pixels.width(), frame.pixels.height()], keyframes, &device)?;
     }
     if arguments.frames.is_some() && arguments.sinks.outputs().is_none() {
         console::line("warning: nothing will be kept: --out DIR writes results to files, --json prints them");
     }
     // The engine has weights of its own: the file's map is let go before the first frame.
     let weights = show_loading(weights, arguments.quiet, &interruption);
-    let engine = Engine::load(&weights, arguments.compute.float(&device).into(), &device);
+    let engine = Engine::load(&weights, float.into(), &device);
     if interruption.requested() {
         return Err(Failure::Interrupted);
     }
@@ -196,36 +194,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         clip,
         warned,
         session,
-        writer: Writer::start(sinks)?,
+        writer: Writer::start(sinks).map_err(no_thread)?,
         judge,
         frames: 0,
     };
     let ended = run.stream(&interruption);
     run.end(ended, arguments)
-}
-
-/// That main memory has room for the weights and for all that a stream of so many keyframes caches: better before the first frame
-/// than hours later. A card says so when it is full, which does not take it long.
-fn check_memory(
-    config: &Config,
-    float: FloatType,
-    frame: &Raster<[u8; 3]>,
-    keyframes: usize,
-    device: &Device,
-) -> Result<(), Failure> {
-    let bytes = config.stream_bytes(frame.height(), frame.width(), keyframes, float.size());
-    if device.is_cuda() || main_memory_holds(bytes) {
-        return Ok(());
-    }
-    Err(Failure::Failed(format!(
-        "a stream of {} x {} pixels with {} and a window of {} needs {} of memory, which the system does not give: choose a smaller \
-         --window, --image-size or --dtype bf16",
-        frame.width(),
-        frame.height(),
-        counted(keyframes, "keyframe"),
-        config.stream.window,
-        Bytes(bytes)
-    )))
 }
 
 /// A clip on its way from the source to the writer.
@@ -328,7 +302,7 @@ impl Run {
             frames as f64 / elapsed.max(f64::EPSILON),
             place(self.session.device()),
             arguments.compute.float(self.session.device()),
-            counted(self.session.stats().keyframes, "keyframe"),
+            counted(written.keyframes, "keyframe"),
         )];
         lines.extend(written.lines);
         lines.extend(self.judge.and_then(Judge::verdict));

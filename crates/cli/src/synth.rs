@@ -8,7 +8,7 @@ use periplus::Weights;
 use crate::console;
 use crate::convert::write;
 use crate::failure::Failure;
-use crate::options::{Float, from_zero, network};
+use crate::options::{Float, from_zero, network, start_threads};
 
 /// Write a checkpoint of seeded synthetic weights, for benchmarks and tests
 #[derive(Args)]
@@ -29,6 +29,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    start_threads(None)?;
     let weights = Weights::synthetic(network(arguments.config.as_deref())?, arguments.seed)?;
     write(weights, &arguments.output, arguments.dtype.into())?;
     console::line(&format!("wrote {}", arguments.output.display()));

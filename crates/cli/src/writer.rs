@@ -23,6 +23,8 @@ pub(crate) struct Writer {
 pub(crate) struct Written {
     /// Frames that every place has.
     pub(crate) frames: usize,
+    /// Keyframes among them.
+    pub(crate) keyframes: usize,
     /// A line for each place.
     pub(crate) lines: Vec<String>,
     /// How it went.
@@ -52,13 +54,14 @@ impl Writer {
 }
 
 fn write(frames: Receiver<FrameOutput>, mut sinks: Sinks) -> Written {
-    let mut count = 0;
+    let (mut count, mut keyframes) = (0, 0);
     // Ends with the first error, and lets go of the queue, so that the network does not go on for nothing.
     let result = frames.into_iter().try_for_each(|output| {
         sinks.write(&output)?;
         count += 1;
+        keyframes += usize::from(output.keyframe);
         Ok(())
     });
     let (lines, finished) = sinks.finish();
-    Written { frames: count, lines, result: result.and(finished) }
+    Written { frames: count, keyframes, lines, result: result.and(finished) }
 }

@@ -297,10 +297,7 @@ fn bench_tells_where_the_time_goes() {
 fn bench_refuses_pictures_that_are_not_whole_patches() {
     let ended = run(periplus().args(["bench", "--weights", "demo", "--image-size", "225", "--image-height", "168"]));
     assert_eq!(ended.code, 2);
-    assert_eq!(
-        ended.stderr,
-        "error: image size 225 is not a multiple of the patch size 14: use 224 or 238\n"
-    );
+    assert_eq!(ended.stderr, "error: image size 225 is not a multiple of the patch size 14: use 224 or 238\n");
 }
 
 #[test]

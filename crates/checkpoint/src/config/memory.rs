@@ -71,6 +71,33 @@ impl Config {
         .fold(0, u64::saturating_add)
     }
 
+    /// Bytes that a pass over `frames` frames of `height` x `width` pixels computes with on the CPU, beside weights and cache.
+    /// An estimate from above: it counts the largest tensors that are alive at once.
+    pub fn working_bytes(&self, height: usize, width: usize, frames: usize) -> u64 {
+        let side = self.patch_size.max(1);
+        let patches = product(&[height / side, width / side]);
+        let tokens = patches.saturating_add(self.num_special() as u64).saturating_mul(frames as u64);
+        let tokens = tokens.saturating_mul(product(&[self.embed_dim, FloatType::F32.size()]));
+        // Each tap joins the outputs of a frame block and a global block.
+        let taps = tokens.saturating_mul(2 * self.taps.len() as u64);
+        // A block: its input and sums, queries, keys and values, the hidden layer.
+        let block = tokens.saturating_mul(5 + self.mlp_ratio as u64);
+        // A dense head takes one frame at a time. Half of its features come at every pixel (2 bytes a feature), and maps of lower
+        // resolution are alive beside them: 5 bytes a feature and pixel were measured.
+        let features = product(&[6, self.dpt_features]).saturating_add(product(&[4, self.dpt_hidden]));
+        let pixels = product(&[height, width]);
+        let dense = pixels.saturating_mul(features);
+        // Depth and confidence, twice while they are read back, and the picture.
+        let outputs = pixels.saturating_mul(20).saturating_mul(frames as u64);
+        [taps, block.max(dense), outputs].into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// Bytes of the largest tensor in float32.
+    pub fn largest_tensor_bytes(&self) -> u64 {
+        let largest = tensor_shapes(self).values().map(|shape| product(shape)).max();
+        largest.unwrap_or(0).saturating_mul(FloatType::F32.size() as u64)
+    }
+
     /// Bytes by which every cached frame grows the caches of the camera head, one per pass and block of its trunk:
     /// a key and a value, each `2 C` wide.
     pub fn camera_bytes_per_frame(&self, element_bytes: usize) -> u64 {
