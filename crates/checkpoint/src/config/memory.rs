@@ -94,8 +94,9 @@ impl Config {
 
     /// Bytes of the largest tensor in float32.
     pub fn largest_tensor_bytes(&self) -> u64 {
-        let largest = tensor_shapes(self).values().map(|shape| product(shape)).max();
-        largest.unwrap_or(0).saturating_mul(FloatType::F32.size() as u64)
+        let mut largest = 0;
+        for_each_tensor(self, |_, shape| largest = largest.max(product(&shape)));
+        largest.saturating_mul(FloatType::F32.size() as u64)
     }
 
     /// Bytes by which every cached frame grows the caches of the camera head, one per pass and block of its trunk:
