@@ -19,7 +19,7 @@ pub(crate) const LIMITS: &str = "warning: the demo weights know synthetic rooms 
 static WEIGHTS: &[u8] = include_bytes!("../../../weights/demo/demo.safetensors");
 
 /// The truth about the clip, as a TUM trajectory: timestamp, position and quaternion of each frame.
-static TRAJECTORY: &str = include_str!("../../../weights/demo/clip/groundtruth.txt");
+pub(crate) static TRAJECTORY: &str = include_str!("../../../weights/demo/clip/groundtruth.txt");
 
 /// A frame of the clip.
 pub(crate) struct Picture {

@@ -1,9 +1,12 @@
-//! How close a run on the bundled clip came to the truth.
+//! The ground truth of the bundled clip: how close a run came to it, and a file of it beside the results.
 
-use std::io::Cursor;
+use std::fs;
+use std::io::{self, Cursor};
+use std::path::{Path, PathBuf};
 
 use image::{ImageFormat, ImageReader};
 use periplus::FrameOutput;
+use periplus::export::{ExportError, Sink, Summary};
 use periplus::geometry::nalgebra::Point3;
 use periplus::geometry::{absolute_trajectory_error, depth_error, path_length};
 
@@ -52,5 +55,46 @@ impl Judge {
             100.0 * error / path,
             depth.abs_rel
         ))
+    }
+}
+
+/// `groundtruth.txt` beside the results of a run on the bundled clip: a TUM trajectory, for evo.
+pub(crate) struct GroundTruth {
+    path: PathBuf,
+    frames: usize,
+}
+
+impl GroundTruth {
+    /// The file's name.
+    pub(crate) const NAME: &str = "groundtruth.txt";
+
+    /// The file in `folder`, which exists. It is written when the run ends.
+    ///
+    /// # Errors
+    /// If there is something that is not a regular file.
+    pub(crate) fn create(folder: &Path) -> Result<Self, ExportError> {
+        let path = folder.join(Self::NAME);
+        if path.symlink_metadata().is_ok_and(|found| !found.is_file()) {
+            let source = io::Error::new(io::ErrorKind::AlreadyExists, "it exists and is not a regular file");
+            return Err(ExportError::Write { place: path.display().to_string(), source });
+        }
+        Ok(Self { path, frames: 0 })
+    }
+}
+
+impl Sink for GroundTruth {
+    fn write(&mut self, _: &FrameOutput) -> Result<(), ExportError> {
+        self.frames += 1;
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> Result<Summary, ExportError> {
+        let place = self.path.display().to_string();
+        let frames = if self.frames > 0 { CLIP.len() } else { 0 };
+        if frames > 0 {
+            let failed = |source| ExportError::Write { place: place.clone(), source };
+            fs::write(&self.path, demo::TRAJECTORY).map_err(failed)?;
+        }
+        Ok(Summary { place, frames, note: None })
     }
 }

@@ -13,10 +13,14 @@ use periplus::{FrameOutput, Outputs};
 
 use crate::console;
 use crate::failure::Failure;
+use crate::judge::GroundTruth;
 use crate::options::measure;
 
+/// Folder for the results of the bundled clip, in the current directory, unless the user names another.
+const DEMO_FOLDER: &str = "periplus-demo";
+
 /// Which results, and where.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(crate) struct SinkOptions {
     /// Folder for the results, created if needed; results of an earlier run in it are replaced
     #[arg(long, value_name = "DIR")]
@@ -53,6 +57,12 @@ pub(crate) struct SinkOptions {
     /// Print a JSON object per frame on standard output, and nothing else there
     #[arg(long)]
     json: bool,
+    /// The clip is the bundled one: its ground truth goes beside the results.
+    #[arg(skip)]
+    ground_truth: bool,
+    /// The folder is not the user's choice: the run goes on without files if it cannot be written.
+    #[arg(skip)]
+    optional: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -94,13 +104,24 @@ pub(crate) struct Sinks {
 impl Sinks {
     /// Opens the sinks that `options` ask for.
     pub(crate) fn open(options: &SinkOptions) -> Result<Self, Failure> {
-        let folder = options.out.as_deref().map(|out| options.open_folder(out)).transpose()?;
+        let folder = match options.out.as_deref().map(|out| options.open_folder(out)).transpose() {
+            Err(error) if options.optional => {
+                console::line(&format!("warning: {error}; this run writes no files"));
+                None
+            }
+            opened => opened?,
+        };
         if options.json && is_discarded() {
             console::line("warning: standard output is closed or discarded, --json prints nothing");
             return Ok(Self { folder, lines: None });
         }
         let lines = || Box::new(JsonLines::new(io::stdout(), "standard output")) as Box<dyn Sink>;
         Ok(Self { folder, lines: options.json.then(lines) })
+    }
+
+    /// Whether results go to a folder.
+    pub(crate) fn has_folder(&self) -> bool {
+        self.folder.is_some()
     }
 
     pub(crate) fn write(&mut self, output: &FrameOutput) -> Result<(), Failure> {
@@ -193,7 +214,43 @@ impl SinkOptions {
                 Format::Batch => folder.add(BatchFiles::create(out)?),
             }
         }
+        if self.ground_truth {
+            folder.add(GroundTruth::create(out)?);
+        }
         Ok(folder)
+    }
+
+    /// These options for the bundled clip. Its results go to a folder of their own unless the user says where.
+    pub(crate) fn for_demo(mut self) -> Self {
+        self.ground_truth = true;
+        if self.out.is_none() && !self.json {
+            self.optional = true;
+            self.out = Some(DEMO_FOLDER.into());
+            self.save = vec![Format::Tum, Format::Ply, Format::Overview];
+        }
+        self
+    }
+
+    /// Where the results are, and a line for each on how to look at it.
+    pub(crate) fn next_steps(&self) -> Vec<String> {
+        let Some(out) = &self.out else { return Vec::new() };
+        let path = |name: &str| out.join(name).display().to_string();
+        let mut lines = vec![format!("The results are in the folder {}:", out.display())];
+        if self.save.contains(&Format::Overview) {
+            lines.push(format!("  {}: open it in any picture viewer", path("overview.png")));
+        }
+        if self.save.contains(&Format::Ply) {
+            lines.push(format!("  {}: open it in MeshLab or CloudCompare", path("points.ply")));
+        }
+        if self.save.contains(&Format::Tum) {
+            let truth = if self.ground_truth { path(GroundTruth::NAME) } else { "GROUNDTRUTH".into() };
+            let trajectory = path("trajectory.txt");
+            lines.push(format!(
+                "  {trajectory}: compare it with evo (pip install evo): evo_ape tum {truth} {trajectory} -as"
+            ));
+        }
+        // A folder with a line break in its name must not break these lines.
+        lines.iter().map(|line| line.replace(['\n', '\r'], "\u{fffd}")).collect()
     }
 
     /// What of a frame all the places together hold; `None` if there are none.

@@ -151,10 +151,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         arguments.sinks.check_apart(frames)?;
     }
     let mut clip = arguments.clip.open(arguments.frames.as_deref(), preprocess)?;
+    let options = arguments.sinks.clone();
+    let options = if arguments.frames.is_none() { options.for_demo() } else { options };
     // From here on there are unfinished files, which only a run that ends in order takes away.
     let interruption =
         Interruption::listen(Some("interrupted: ends after the frames in hand; once more ends it at once"))?;
-    let sinks = Sinks::open(&arguments.sinks)?;
+    let sinks = Sinks::open(&options)?;
+    let next_steps = if sinks.has_folder() { options.next_steps() } else { Vec::new() };
     if is_demo(weights_path) && arguments.frames.is_some() {
         console::line(demo::LIMITS);
     }
@@ -184,7 +187,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     drop(weights);
     let judge = (arguments.frames.is_none() && !arguments.quiet).then(Judge::default);
     // Where nothing is kept, the run is there to be watched, and its speed is that of all outputs.
-    let kept = arguments.sinks.outputs().unwrap_or(Outputs::All);
+    let kept = options.outputs().unwrap_or(Outputs::All);
     let outputs = if judge.is_some() { kept.max(Outputs::Depth) } else { kept };
     let session = engine.session(SessionConfig { stream, keyframes: Keyframes::Every(interval), outputs })?;
 
@@ -196,6 +199,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         session,
         writer: Writer::start(sinks).map_err(no_thread)?,
         judge,
+        next_steps,
         frames: 0,
     };
     let ended = run.stream(&interruption);
@@ -213,6 +217,8 @@ struct Run {
     writer: Writer,
     /// For the bundled clip, if anybody hears it.
     judge: Option<Judge>,
+    /// What to tell the user at the end.
+    next_steps: Vec<String>,
     progress: Progress,
     /// Frames answered and handed to the writer.
     frames: usize,
@@ -306,6 +312,7 @@ impl Run {
         )];
         lines.extend(written.lines);
         lines.extend(self.judge.and_then(Judge::verdict));
+        lines.extend(self.next_steps);
         let said = arguments.sinks.say(&lines.join("\n"));
         ended.and(said)
     }
