@@ -176,6 +176,17 @@ impl Format {
         }
     }
 
+    /// A file or folder among its results, and how to look at it.
+    fn next_step(self) -> Option<(&'static str, &'static str)> {
+        Some(match self {
+            Self::Overview => ("overview.png", "open it in any picture viewer"),
+            Self::Ply => ("points.ply", "open it in MeshLab or CloudCompare"),
+            Self::Glb => ("scene.glb", "import it into Blender (File > Import > glTF 2.0)"),
+            Self::Colmap => ("colmap/sparse/0", "open it in COLMAP (File > Import model)"),
+            _ => return None,
+        })
+    }
+
     fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
@@ -231,22 +242,21 @@ impl SinkOptions {
         self
     }
 
-    /// Where the results are, and a line for each on how to look at it.
+    /// Where the results are, and for each that a tool opens, a line that names the tool.
     pub(crate) fn next_steps(&self) -> Vec<String> {
         let Some(out) = &self.out else { return Vec::new() };
-        let path = |name: &str| out.join(name).display().to_string();
         let mut lines = vec![format!("The results are in the folder {}:", out.display())];
-        if self.save.contains(&Format::Overview) {
-            lines.push(format!("  {}: open it in any picture viewer", path("overview.png")));
-        }
-        if self.save.contains(&Format::Ply) {
-            lines.push(format!("  {}: open it in MeshLab or CloudCompare", path("points.ply")));
+        for format in &self.save {
+            let Some((name, step)) = format.next_step() else { continue };
+            lines.push(format!("  {}: {step}", out.join(name).display()));
         }
         if self.save.contains(&Format::Tum) {
-            let truth = if self.ground_truth { path(GroundTruth::NAME) } else { "GROUNDTRUTH".into() };
-            let trajectory = path("trajectory.txt");
+            let truth = if self.ground_truth { out.join(GroundTruth::NAME) } else { "GROUNDTRUTH".into() };
+            let trajectory = out.join("trajectory.txt");
             lines.push(format!(
-                "  {trajectory}: compare it with evo (pip install evo): evo_ape tum {truth} {trajectory} -as"
+                "  compare the trajectory with a ground truth: pip install evo; evo_ape tum {} {} -as",
+                truth.display(),
+                trajectory.display()
             ));
         }
         // A folder with a line break in its name must not break these lines.

@@ -313,7 +313,7 @@ fn the_environment_cannot_ask_for_too_many_threads() {
     for (variable, threads, warned) in [("1000000000", "256 threads", true), ("2", "2 threads", false)] {
         let mut command = periplus();
         command.env("RAYON_NUM_THREADS", variable);
-        command.args(["bench", "--weights", "demo", "--image-size", "28x28", "--device", "cpu"]);
+        command.args(["bench", "--weights", "demo", "--image-size", "28", "--device", "cpu"]);
         let ended = run(command.args(["--scale-frames", "1", "--frames", "1"]));
         assert_eq!(ended.code, 0, "{}", ended.stderr);
         assert!(ended.stdout.contains(&format!(", {threads};")), "{}", ended.stdout);
